@@ -164,6 +164,20 @@ def _take_sites(header: Any, sites: Any) -> None:
         frames[at], frames[at + 1], frames[at + 2] = state, np.int64(k), frames[at - 1] + ends[2 * state]
 
 
+@kernel(inline="always")
+def _stays_at_home(header: Any, begins: Any, byte: Any, inner: Any, to: Any) -> Any:
+    """Return whether a byte behind a place at home leads to one at home.
+
+    begins: whether it is the first of a walk that does not begin at home. to: the state that it leads to.
+    """
+    if inner > 0:
+        return True
+    group = np.uint64(1) << np.uint64(BYTE_GROUP[byte])
+    if np.uint64(header[IN_HOME]) & group == 0:
+        return False
+    return not begins or to == header[HOME] or np.uint64(header[TO_HOME]) & group != 0
+
+
 @kernel
 def write_mask(
     header_at: int, place: int, sites: Any, mask_at: int, goes_on: bool, room: int, before_at: int
@@ -189,7 +203,7 @@ def write_mask(
     frames = array_at(header[AT_FRAMES], header[AT_FRAMES + 1], np.int64)
     ends = array_at(header[AT_ENDS], header[AT_ENDS + 1], np.int64)
     open_sites = np.frombuffer(sites, np.int32)
-    one, one_set, height = np.uint32(1), np.uint64(1), np.int64(open_sites.size)
+    one, height = np.uint32(1), np.int64(open_sites.size)
     d = np.int64(header[LEVEL])
     begin, home, in_home = place // header[NUM_INNER], np.int64(header[HOME]), np.uint64(header[IN_HOME])
     at_home = np.int64(header[AT_HOME])  # levels from the topmost on that only characters of `before_at` lead to
@@ -236,20 +250,14 @@ def write_mask(
             level[at], header[LEVEL], header[AT_HOME] = i, d, at_home
             return REFUSED - 1 - to
         if d < at_home:
-            at_home = d + 1
-            stays = inner > 0
-            if inner == 0:
-                group = one_set << np.uint64(BYTE_GROUP[byte])
-                stays = in_home & group != 0
-                if d == 0 and begin != home:
-                    stays = stays and (to == home or np.uint64(header[TO_HOME]) & group != 0)
-                    if not stays:
-                        first, stop = node[n + NODE_TOKENS], node[n + NODE_TOKENS + 2]
-                        header[WORK] += (stop - first) >> _TOKENS_OF_A_NODE
-                        for x in range(first, stop):
-                            out[token[x] >> 5] &= ~(one << np.uint32(token[x] & 31))
-            if stays:
-                at_home = d + 2
+            begins = d == 0 and begin != home
+            stays = _stays_at_home(header, begins, byte, inner, to)
+            at_home = d + 2 if stays else d + 1
+            if begins and not stays:
+                first, stop = node[n + NODE_TOKENS], node[n + NODE_TOKENS + 2]
+                header[WORK] += (stop - first) >> _TOKENS_OF_A_NODE
+                for x in range(first, stop):
+                    out[token[x] >> 5] &= ~(one << np.uint32(token[x] & 31))
         if to == REFUSED:
             continue
         first, stop = node[n + NODE_TOKENS], node[n + NODE_TOKENS + 1]
