@@ -62,7 +62,12 @@ class NotesMasks(Protocol):
 
 @runtime_checkable
 class BoundsEnds(Protocol):
-    """A lazy machine that may know how many tokens an end is away at most."""
+    """A lazy machine that may know how many tokens an end is away at most.
+
+    ends_alike: whether that is one number for all places that `LazyMachine.alike` takes for one.
+    """
+
+    ends_alike: bool
 
     @property
     def has_bounds(self) -> bool:

@@ -342,10 +342,9 @@ class PatternRules:
                 chain.append(at.node)
                 at = at.rest
             found = at
-            for k, node in enumerate(reversed(chain)):
+            for node in reversed(chain):
                 if node.kind == "repeat":
                     low, high = node.count
-                    low = low if k else min(low, 1)  # at the end of all, no more can be asked
                     if high is not None or low > 1:
                         most = self._most_rounds(node.parts[0])
                         low, high = min(low, most), None if high is None or high >= most else high

@@ -41,6 +41,7 @@ class ByteMachine:
 
     most_frames_required = -MOST_DEPTH
     strings = 0  # any state may have others that allow the same
+    ends_alike = False
 
     def __init__(self, rules: Rules, vocabulary: Vocabulary, meter: Meter, frames: bool = False) -> None:
         self.rules, self.meter = rules, meter

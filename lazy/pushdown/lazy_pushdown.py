@@ -346,6 +346,8 @@ class LazyPushdown:
 
     # ------------------------------------------------------------------------------------------------- ends
 
+    ends_alike = True
+
     @property
     def has_bounds(self) -> bool:
         """Whether it is known how many tokens an end is away at most."""

@@ -58,7 +58,7 @@ class LazyReader(StackReader):
             return UNREACHABLE
         if node == AFTER_EOS:
             return 0
-        if node >= self.strings:
+        if node >= self.strings and self.bounds.ends_alike:
             node = self.alike(node)
         found = self._farthest.get((node, stack))
         if found is None:

@@ -269,3 +269,23 @@ def test_masks_over_words_are_those_of_the_table(pattern: str) -> None:
 @given(patterns, st.integers(0, 99))
 def test_masks_of_random_patterns_over_words_are_those_of_their_tables(pattern: str, seed: int) -> None:
     same_masks(pattern, seed)
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"(?:[a-z]{10}|[a-z]{3}!)", r"[a-z]{12}|[0-9]{3}", r"[ab]{40}|[a-z]{2,9}!", r"[a-z]{30}"]
+)
+@pytest.mark.parametrize("most", [4, 5, 6, 9, 12, 31, 45])
+def test_texts_are_complete_within_a_budget(pattern: str, most: int) -> None:
+    table = mw.compile_regex(pattern, OF_WORDS)
+    for seed in range(10):
+        rng = random.Random(seed)
+        try:
+            matcher = mw.Matcher(table, max_tokens=most)
+        except mw.ConstraintError:
+            assert pattern == r"[a-z]{30}"
+            assert most < 31
+            return
+        while not matcher.is_terminated:
+            tokens = np.flatnonzero(np.unpackbits(matcher.mask().view(np.uint8), bitorder="little"))
+            assert tokens.size, (pattern, most)
+            assert matcher.advance(int(rng.choice(tokens)))

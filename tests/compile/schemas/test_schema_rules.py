@@ -197,6 +197,7 @@ def test_the_official_suite_is_decided_as_by_tables() -> None:
 WORDS = [
     *('{"', '":', '": "', '", "', '"}', '"]', "hello", "aa", "aaa", "a" * 9, " a", "ab", "ba", "name", "na", "me"),
     *("é", "aé", "éé", "éaé", "中文", "12", "1.5", "true", '"name"', '"na', 'me": ', "x" * 30, "[", ', "'),
+    *('a"', 'ab"', 'abab"', 'é"'),
 ]  # fmt: skip
 OF_WORDS = mw.Vocabulary.from_bytes(
     [b"", *(bytes([b]) for b in range(256)), *(word.encode()[:n] for word in WORDS for n in (-1, None))], eos=0
@@ -206,6 +207,9 @@ OF_WORDS = mw.Vocabulary.from_bytes(
 @pytest.mark.parametrize("schema", [
     {"type": "string", "maxLength": 3}, {"type": "string", "minLength": 2, "maxLength": 12}, {"type": "string"},
     {"type": "string", "pattern": "^-?[a-z]*$"}, {"type": "string", "pattern": "^[a-zé]{1,5}$"},
+    {"type": "string", "pattern": "^[a-z]{3}$"}, {"type": "string", "pattern": "^(ab){2}$"},
+    {"type": "string", "pattern": "^x?[a-z]{3,}$"}, {"type": "string", "pattern": "^\\w{2,4}$"},
+    {"type": "object", "propertyNames": {"pattern": "^[a-z]{3}$"}},
     {"type": "string", "pattern": "^[^b]{2,5}b$"}, {"enum": ["name", "na", "nam", "éa", ""]},
     {"type": "object", "additionalProperties": {"type": "string"}},
     {"type": "object", "propertyNames": {"maxLength": 3}},
