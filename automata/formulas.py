@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from .deadline import look
 
@@ -331,19 +331,18 @@ def kept(function: Callable[_Arguments, _Found]) -> Callable[_Arguments, _Found]
 
     Formulas share parts: a walk that goes into a part each time takes a time that is exponential in the depth.
     """
+    call: Callable[..., _Found] = function
 
     @wraps(function)
-    def found_or_made(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Found:
-        formula: Any = args[-1]
-        memo, key = formula.memo, (function, *args[:-1])
-        found: Any = memo.get(key, memo)
+    def found_or_made(*args: Any) -> Any:  # by position alone: the key has no names
+        memo, key = args[-1].memo, (function, *args[:-1])
+        found = memo.get(key, memo)
         if found is memo:
             look("reading formulas")
-            found = memo[key] = function(*args, **kwargs)
-        kept_result: _Found = found
-        return kept_result
+            found = memo[key] = call(*args)
+        return found
 
-    return found_or_made
+    return cast("Callable[_Arguments, _Found]", found_or_made)
 
 
 @contextmanager

@@ -240,3 +240,26 @@ def test_masks_over_words_are_those_of_settled_states(schema: Any, options: dict
             token = 1 + int(rng.choice(tokens[tokens > 255] if rng.random() < 0.6 and (tokens > 255).any() else tokens))
             text += OF_WORDS.tokens[token]
             assert all(m.advance(token) for m in matchers)
+
+
+@pytest.mark.parametrize("schema", [
+    {"properties": {"a": True, "ab": {"type": "null"}, "abc": True, 'q"': True, "\u00e9": True, "": True}},
+    {"properties": dict.fromkeys([f"k{n}" for n in range(30)], True), "additionalProperties": False, "required": ["k3"]},
+    {"properties": {"a": True, "ab": True}, "patternProperties": {"^a": {"type": "null"}}},
+    {"oneOf": [{"properties": {"a": {"const": n}}, "required": ["a", f"b{n}"]} for n in range(4)]},
+])  # fmt: skip
+@pytest.mark.parametrize("options", [{}, {"any_order": True}, {"ascii": True}])
+def test_rows_that_are_made_together_are_those_made_one_by_one(schema: Any, options: dict[str, Any]) -> None:
+    rules = rules_of({"type": "object", **schema}, **options)
+    todo, made, together = [0], set[int](), 0
+    while todo and len(made) < 400:
+        states, rows = rules.rows(todo.pop())
+        together += len(states) > 1
+        for state, row in zip(states, rows.tolist(), strict=True):
+            assert row == list(rules.row(state))
+            if state not in made:
+                made.add(state)
+                named = {code for code in row if code >= 0}
+                named.update([to for inner, behind in rules.calls for to in (inner, *behind)])
+                todo.extend(sorted(named - made))
+    assert together or "patternProperties" in schema
