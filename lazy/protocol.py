@@ -8,6 +8,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+NO_BOUND = 2**30
+"""From this number of tokens on it is not known how many an end is away."""
+
 
 class LazyMachine(Protocol):
     """A machine that a matcher reads as it is, from state 0, and that makes its states on the way."""
@@ -74,7 +77,10 @@ class BoundsEnds(Protocol):
         """Whether it does."""
 
     def nearest(self, node: int, stack: Any) -> int:
-        """Return a number of tokens in which a text can end; 2**30 or more stands for one that is not known."""
+        """Return a number of tokens in which a text can end; `NO_BOUND` or more where that is not known."""
+
+    def text_to_end(self, node: int, stack: Any) -> list[int] | None:
+        """Return tokens that end a text, as many as `nearest` says; None where the machine finds bounds alone."""
 
     def farthest(self, node: int, stack: Any) -> int:
         """Return the most that `nearest` is behind a token that is allowed next, or more; -1 where none is.

@@ -252,5 +252,5 @@ def _by_derivatives(
     return LazyTable(
         first, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint,
         source=asked.source, depth=first.depth, renewed=renewed, unenforced=lambda: approximations.found,
-        other_ends=vocabulary.other_ends,
+        other_ends=vocabulary.other_ends, is_small=False,
     )  # fmt: skip

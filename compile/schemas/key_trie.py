@@ -19,12 +19,15 @@ Codes = NDArray[np.int32]
 
 
 class KeyBranch:
-    """A place in the trie of an object's keys. key: the place of the key that ends here, or -1."""
+    """A place in the trie of an object's keys.
 
-    __slots__ = ("_block", "below", "branches", "key")
+    depth: how many characters lead here. key: the place of the key that ends here, or -1.
+    """
 
-    def __init__(self) -> None:
-        self.key = -1
+    __slots__ = ("_block", "below", "branches", "depth", "key")
+
+    def __init__(self, depth: int = 0) -> None:
+        self.key, self.depth = -1, depth
         self.branches: dict[str, KeyBranch] = {}
         self.below: list[int] = []  # the places of all keys that go on from here, or end here
         self._block: KeyBlock | bool = False
@@ -45,7 +48,7 @@ def trie_of(keys: Iterable[str]) -> KeyBranch:
         here = root
         here.below.append(place)
         for character in key:
-            here = here.branches.setdefault(character, KeyBranch())
+            here = here.branches.setdefault(character, KeyBranch(here.depth + 1))
             here.below.append(place)
         here.key = place
     return root

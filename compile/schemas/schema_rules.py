@@ -25,6 +25,7 @@ from .levels import Frame, Frames, Indentation, Key, Number, Object, OtherKey, T
 from .object_shape import ObjectShape
 from .open_values import OpenValues
 from .schema_formulas import SchemaFormulas
+from .short_texts import ShortTexts
 from .state_atoms import Count, PatternState, counted
 from .witness import Witness
 
@@ -75,7 +76,9 @@ class SchemaRules:
         self._schema = SchemaFormulas(schema.gates, meter)
         self._values = OpenValues(self._schema, layout, vocabulary, any_order)
         points = self._groups[-1].points
-        self._witness = Witness(self._values, [chr(point) for point in points if point >= 0])
+        characters = [chr(point) for point in points if point >= 0]
+        self._witness = Witness(self._values, characters)
+        self._short = ShortTexts(self._values, self._witness, characters)
         self._reader = FrameReader(self._values, self._witness)
         start = self._values.start(schema.node)
         self._witness.limit(most)
@@ -135,6 +138,16 @@ class SchemaRules:
         if not levels:
             return True
         return len(levels) == 1 and type(levels[0]) is Number and self._values.ends(self._frames[state])
+
+    def bytes_to_end(self, state: int) -> int | None:
+        """Return the bytes of `text_to_end`; None where there is none."""
+        self._witness.limit(_MOST_READING)
+        return self._short.length(self._frames[state])
+
+    def text_to_end(self, state: int) -> bytes | None:
+        """Return a short text that ends the frame of a state; None where a search found none soon."""
+        self._witness.limit(_MOST_READING)
+        return self._short.text(self._frames[state])
 
     def alike(self, state: int) -> int:
         """Return a state with the same mask: within a string of which one thing is asked, counts need not be exact."""

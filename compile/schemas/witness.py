@@ -76,6 +76,19 @@ class Witness:
             self._met_open = False
             return None
 
+    def may_live(self, frames: Frames, careful: bool) -> bool:
+        """Return whether frames that do not fall apart can be completed: what is known of it, with care what is found.
+
+        What a search within the limit does not find out is taken for True.
+        """
+        if not careful:
+            return not any(self._known.get(frame) is False for frame in frames)
+        try:
+            return all(map(self._lives, frames))
+        except TakesLongError:
+            self._met_open = False
+            return True
+
     def limit(self, most: int | None) -> None:
         """End searches from now on once they have looked at so many frames together; None for no limit."""
         self._stop = None if most is None else self.expanded + most
@@ -182,12 +195,19 @@ class Witness:
         if type(last) is Text or type(last) is Number:
             return _is_live(formula)
         if type(last) is Array and last.phase == "a":
-            return self._has_room(formula)
+            return self.items_to_end(frame) is not None
         return False
 
-    def _has_room(self, formula: Formula) -> bool:
-        """Return whether a formula about an array asks for some items and a number, and leaves room for them all."""
+    def items_to_end(self, frame: Frame) -> list[tuple[Formula, tuple[Node, ...], int]] | None:
+        """Return the items that end an array behind an item if nothing else is asked: what is asked of each, how often.
+
+        None where more is asked, or there is no room for them all.
+        """
+        formula, levels = frame
+        if len(levels) > 1:
+            return None
         least, most, wanted = 0, -1, 0
+        items: list[tuple[Formula, tuple[Node, ...], int]] = []
         for part in formula.parts if formula.kind is Kind.ALL_OF else (formula,):
             atom = part.atom
             if type(atom) is ItemsAtLeast:
@@ -198,11 +218,14 @@ class Witness:
             elif type(atom) is Contained and part.kind is Kind.ATOM:
                 node, number = atom.args
                 if not self._has_value((node,)):
-                    return False
+                    return None
+                items.append((self._schema.of(node), (node,), number))
                 wanted += number
-            else:
-                return False
-        return most < 0 or max(least, wanted) <= most
+            elif formula is not self._schema.everything:
+                return None
+        if 0 <= most < max(least, wanted):
+            return None
+        return [*items, (self._schema.everything, (), max(0, least - wanted))]
 
     def _sharpened(self, formula: Formula, frame: Frame, depth: int) -> Formula:
         """Return a formula of which what nothing satisfies is taken out. depth: the level that it is about."""

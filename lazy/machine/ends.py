@@ -1,5 +1,7 @@
 """How many bytes an end is away: searches over rows for the shortest text that ends the frame of a state.
 
+Rules that find such texts themselves are asked instead.
+
 Every byte is a token of its own, so a frame that can end within n bytes can end within n tokens. What a search finds is
 the length of some text, and so never too low a bound; it is the least there is, unless a search gave up on the way.
 """
@@ -7,13 +9,13 @@ the length of some text, and so never too low a bound; it is the least there is,
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ...automata.alphabet import NOTHING, Alphabet
 from .header import UNKNOWN
-from .rules import CALL, DEAD, KEEP, POP, Rules
+from .rules import CALL, DEAD, KEEP, POP, FindsEnds, Rules
 
 _MOST_STATES = 4096  # that one search looks at
 
@@ -21,8 +23,10 @@ _MOST_STATES = 4096  # that one search looks at
 class ShortestEnds:
     """The bytes in which frames can end, by state; found when they are asked for."""
 
-    def __init__(self, rules: Rules) -> None:
-        self._rules = rules
+    def __init__(self, rules: Rules, row: Callable[[int], Sequence[int]]) -> None:
+        """row: returns the row of a state."""
+        self._rules, self._make_row = rules, row
+        self._finds = rules if isinstance(rules, FindsEnds) else None
         self._lengths = [_lengths(alphabet) for alphabet in rules.alphabets]
         self._most_left = [_most_left(alphabet) for alphabet in rules.alphabets]
         self._found: dict[int, int] = {}
@@ -32,6 +36,9 @@ class ShortestEnds:
     def of(self, state: int) -> int:
         """Return the bytes of the shortest text that ends the frame of a state, or of a longer one; UNKNOWN or more."""
         found = self._found.get(state)
+        if found is None and self._finds is not None:
+            length = self._finds.bytes_to_end(state)
+            found = self._found[state] = UNKNOWN if length is None else length
         if found is None:
             if state in self._open:
                 return UNKNOWN
@@ -46,10 +53,13 @@ class ShortestEnds:
 
     def within(self, state: int) -> int:
         """Return the bytes to an end from within any character that a state reads; UNKNOWN or more."""
-        costs = [self._behind(code) for code in set(self._row(state)) if code != DEAD]
-        return self._most_left[self._rules.alphabet_of(state)] + max(costs, default=0)
+        most_left = self._most_left[self._rules.alphabet_of(state)]
+        if not most_left:
+            return 0
+        costs = [self.behind(code) for code in set(self._row(state)) if code != DEAD]
+        return most_left + max(costs, default=0)
 
-    def _behind(self, code: int) -> int:
+    def behind(self, code: int) -> int:
         """Return the bytes to an end of the frame behind a character that is read by a code."""
         if code >= 0:
             return self.of(code)
@@ -61,7 +71,7 @@ class ShortestEnds:
     def _row(self, state: int) -> Sequence[int]:
         row = self._rows.get(state)
         if row is None:
-            row = self._rows[state] = self._rules.row(state)
+            row = self._rows[state] = self._make_row(state)
         return row
 
     def _search(self, start: int) -> int:

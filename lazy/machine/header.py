@@ -17,6 +17,9 @@ NO_BOUND = -1
 """In place of bytes to an end: they have not been found. In place of the room for an end: it is not limited."""
 UNKNOWN = 1 << 30
 """In place of bytes to an end: no search has found one. It may be added to itself."""
+OF_ENDS = 3
+"""Numbers of what is known of a state's end: the bytes in which its frame can end, from between characters and from
+within one, and the groups of characters that lead to the state itself, and not to one of its likes."""
 OF_FRAME = 3
 """Numbers of an open frame: the state to go on in, the frame below, and the bytes in which these two and all others
 below can end."""
@@ -27,7 +30,7 @@ below can end."""
     # means nothing; (N, W) the classes in reach within a character
     AT_ROOT, AT_INNER, AT_REACH,
     # by state: its alphabet; where its row begins in the cells; (S, W) the classes that lead on; the groups of
-    # characters that lead back to it; bytes in which its frame can end, from between characters and from within one
+    # characters that lead back to it; (S, OF_ENDS) what is known of its end
     AT_ALPHABET, AT_ROW, AT_LIVE, AT_LOOPS, AT_ENDS,
     # the cells of all rows; where each call begins among the states that calls name, and these
     AT_CELLS, AT_CALL_START, AT_CALL_STATES,

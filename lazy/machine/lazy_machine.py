@@ -24,7 +24,7 @@ from ...kernels.pointers import address_of
 from ...vocabulary.vocabulary import Vocabulary
 from .header import DONE, FARTHEST, HOME, IN_HOME, LOOKED, NEEDS_SITES, NO_BOUND, NUM_INNER, TO_HOME, WORK
 from .memory import Home, MachineMemory
-from .rules import Rules
+from .rules import FindsEnds, Rules
 from .walk import entry_points
 
 _SITES_AT_ONCE = 4  # that a token is likely to pop
@@ -52,6 +52,7 @@ class ByteMachine:
         self._header, self._header_at = memory.header, address_of(memory.header)
         self._inner = int(memory.header[NUM_INNER])
         self._tokens, self._eos = vocabulary.tokens, vocabulary.eos
+        self._byte_tokens = {text[0]: token for token, text in enumerate(vocabulary.tokens) if len(text) == 1}
         self._buffers = MaskBuffers(-(-vocabulary.size // 32))
         self._over: BudgetError | None = None
         self._homes: dict[int, Home | None] = {}  # by the state that a walk begins in
@@ -159,8 +160,8 @@ class ByteMachine:
 
     @property
     def has_bounds(self) -> bool:
-        """Whether it is known how many tokens an end is away at most: of texts without frames, whose rows are cheap."""
-        return not self.depth
+        """Whether it is known how many tokens an end is away at most: where rows are cheap, or rules find ends."""
+        return not self.depth or isinstance(self.rules, FindsEnds)
 
     def nearest(self, node: int, stack: Any) -> int:
         """Return the bytes of a text that ends all that is open, which are as many tokens; 2**30 or more if unknown."""
@@ -174,6 +175,22 @@ class ByteMachine:
         self.within(node, stack, -1, 0)
         return int(self._header[FARTHEST])
 
+    def text_to_end(self, node: int, stack: Any) -> list[int] | None:
+        """Return tokens of one byte each, as many as `nearest` says, that end all that is open; None if not known."""
+        rules = self.rules
+        if not isinstance(rules, FindsEnds):
+            return None
+        state, inner = divmod(node, self._inner)
+        with self._lock:
+            first, inside = self._memory.out_of_character(state, inner) if inner else (b"", (state,))
+            text = bytearray(first)
+            for each in (*inside, *reversed(stack.as_array().tolist())):
+                own = rules.text_to_end(each)
+                if own is None:
+                    return None
+                text += own
+        return [self._byte_tokens[byte] for byte in text]
+
     def within(self, node: int, stack: Any, frames: int, room: int) -> NDArray[np.uint32]:
         """Return the tokens behind which `nearest` is below room, and the end token, read-only."""
         buffer = self._buffers.take()
@@ -181,7 +198,7 @@ class ByteMachine:
         sites = stack.sites()
         with self._lock:
             self._memory.room_for_frames(len(sites) // 4)
-            self._memory.bound(*stack.as_array().tolist())
+            self._memory.bound_frames(stack.as_array().tolist())
             self._walk(node, sites, buffer.at, room)
             self._end(node, sites, buffer.mask)
         self._buffers.give(buffer)

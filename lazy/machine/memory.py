@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -41,11 +41,12 @@ from .header import (
     NUM_INNER,
     NUM_LEVELS,
     NUM_WORDS,
+    OF_ENDS,
     OF_FRAME,
     OF_LEVEL,
     UNKNOWN,
 )
-from .rules import CALL, DEAD, NO_LIMIT, Rules
+from .rules import CALL, DEAD, KEEP, NO_LIMIT, POP, Rules
 
 _STATES, _CELLS, _CALLS = 64, 1024, 64  # of which arrays have room at first
 _SOME_GROUPS, _MANY_CLASSES = 8, 32  # of characters that lead to one state, from which on it is worth a look
@@ -63,6 +64,7 @@ class MachineMemory:
         self.num_rows = self._num_cells = self._num_calls = self._num_call_states = 0
         self._most_frames = 1  # that a call opens
         self._named_by_calls = [0]  # states that the newest calls name
+        self._num_bound = 0  # of the states that calls name, those of which the bytes to an end are known
         self._ends: ShortestEnds | None = None
         self._vocabulary = vocabulary
         root, inner, reach = _joined(tuple(rules.alphabets))
@@ -77,7 +79,8 @@ class MachineMemory:
             (AT_CALL_START, np.zeros(_CALLS, np.int32)), (AT_CALL_STATES, np.zeros(_CALLS, np.int32)),
             (AT_LEVELS, np.zeros(OF_LEVEL * (levels + 2), np.int64)), (AT_ROW, np.full(_STATES, NO_ROW, np.int64)),
             (AT_ALPHABET, np.full(_STATES, -1, np.int32)), (AT_LOOPS, np.zeros(_STATES, np.uint64)),
-            (AT_LIVE, np.zeros((_STATES, self.words), np.uint64)), (AT_ENDS, np.full((_STATES, 2), NO_BOUND, np.int64)),
+            (AT_LIVE, np.zeros((_STATES, self.words), np.uint64)),
+            (AT_ENDS, np.full((_STATES, OF_ENDS), NO_BOUND, np.int64)),
         ):  # fmt: skip
             self._put(at, array)
         self.room_for_frames(0)
@@ -149,6 +152,10 @@ class MachineMemory:
         rows = self._arrays[AT_ROW]
         return state < len(rows) and rows[state] >= 0
 
+    def _row(self, state: int) -> Sequence[int]:
+        """Return the row of a state, which stays unmade if it was."""
+        return self._codes(state).tolist() if self.has_row(state) else self._rules.row(state)
+
     def home_of(self, state: int, make: Callable[[int], None]) -> Home | None:
         """Return the home of walks that begin in a state, see `walk`; None without one.
 
@@ -199,26 +206,71 @@ class MachineMemory:
         strange = (groups & ~_bits(self._codes(state) == code, self.words)).any(axis=1)
         return int(np.packbits(~strange, bitorder="little").view(np.uint64)[0])
 
-    def bound(self, *states: int) -> None:
-        """Find in how many bytes the frames of some states can end, and of all that calls open from now on."""
-        if self._ends is None:
-            self._ends = ShortestEnds(self._rules)
-            self._bound_frames()
-        for state in states:
-            ends = self._lengthen(AT_ENDS, state + 1, NO_BOUND)
-            if ends[state, 0] == NO_BOUND:
-                found = self._ends.of(state), self._ends.within(state)
-                ends[state] = np.minimum(found, UNKNOWN)
+    def bound(self, state: int) -> None:
+        """Find in how many bytes the frame of a state can end whose row is made."""
+        ends = self._bound_frames(state)
+        if ends[state, 1] == NO_BOUND:
+            ends[state, 1] = min(self._found_ends.within(state), UNKNOWN)
+            ends[state, 2] = np.uint64(self._groups_to(state, state)).astype(np.int64)
 
-    def _bound_frames(self) -> None:
-        """Find in how many bytes the frames can end that calls open."""
-        named = self._arrays[AT_CALL_STATES][: self._num_call_states]
-        self.bound(*np.unique(named).tolist())
+    def bound_frames(self, states: Iterable[int]) -> None:
+        """Find in how many bytes frames can end that are to go on in some states, and those that calls open."""
+        self._bound_frames(*states)
+
+    def _bound_frames(self, *states: int) -> NDArray[np.int64]:
+        found = self._found_ends
+        named = self._arrays[AT_CALL_STATES][self._num_bound : self._num_call_states].tolist()
+        self._num_bound = self._num_call_states
+        size = 1 + max(states, default=0)
+        for state in {*named, *states}:
+            ends = self._lengthen(AT_ENDS, max(state + 1, size), NO_BOUND)
+            if ends[state, 0] == NO_BOUND:
+                ends[state, 0], ends[state, 2] = min(found.of(state), UNKNOWN), 0
+        return self._lengthen(AT_ENDS, size, NO_BOUND)
+
+    @property
+    def _found_ends(self) -> ShortestEnds:
+        if self._ends is None:
+            self._ends = ShortestEnds(self._rules, self._row)
+        return self._ends
 
     def bytes_to_end(self, state: int, inner: int) -> int:
         """Return the bytes in which the frame of a place can end, UNKNOWN if that is not known."""
+        ends = self._bound_frames(state)
+        if not inner:
+            return int(ends[state, 0])
+        self.make(state)
         self.bound(state)
-        return int(self._arrays[AT_ENDS][state, int(inner > 0)])
+        return int(self._arrays[AT_ENDS][state, 1])
+
+    def out_of_character(self, state: int, inner: int) -> tuple[bytes, tuple[int, ...]]:
+        """Return bytes that complete the character at a place within one, and the states to end then, innermost first.
+
+        Of all that may be read it is the one behind which a text ends soonest.
+        """
+        self.make(state)
+        codes, inners = self._codes(state), self._arrays[AT_INNER]
+        best: tuple[int, bytes, int] | None = None
+        texts = [(inner, b"")]
+        seen = {inner}
+        for at, text in texts:  # which grows, by length
+            for byte, to in enumerate(inners[at].tolist()):
+                if to > 0 and to not in seen:
+                    seen.add(to)
+                    texts.append((to, text + bytes([byte])))
+                code = int(codes[-1 - to]) if to < 0 else DEAD
+                if code != DEAD and (best is None or code != best[2]):
+                    length = len(text) + 1 + self._found_ends.behind(code)
+                    if best is None or length < best[0]:
+                        best = length, text + bytes([byte]), code
+        assert best is not None, "a text that is within a character goes on"
+        _, text, code = best
+        if code in (POP, KEEP):
+            return text, ()
+        if code >= 0:
+            return text, (code,)
+        innermost, behind = self._rules.calls[CALL - code]
+        return text, (innermost, *reversed(behind))
 
     def _take_calls(self) -> None:
         """Write the calls that the rules have made since."""

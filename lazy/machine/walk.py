@@ -64,6 +64,7 @@ from .header import (
     NUM_FRAMES,
     NUM_INNER,
     NUM_WORDS,
+    OF_ENDS,
     OF_FRAME,
     OF_LEVEL,
     REFUSED,
@@ -100,7 +101,7 @@ def _open_frames(header: Any, code: Any, top: Any) -> Any:
     for k in range(first + 1, stop):
         state = np.int64(call_states[k])
         frames[OF_FRAME * noted], frames[OF_FRAME * noted + 1] = state, top
-        frames[OF_FRAME * noted + 2] = frames[OF_FRAME * top + 2] + ends[2 * state]
+        frames[OF_FRAME * noted + 2] = frames[OF_FRAME * top + 2] + ends[OF_ENDS * state]
         top = noted
         noted += 1
     header[NUM_FRAMES] = noted
@@ -161,7 +162,7 @@ def _take_sites(header: Any, sites: Any) -> None:
     frames[2] = 0
     for k in range(sites.size):
         at, state = OF_FRAME * (k + 1), np.int64(sites[k])
-        frames[at], frames[at + 1], frames[at + 2] = state, np.int64(k), frames[at - 1] + ends[2 * state]
+        frames[at], frames[at + 1], frames[at + 2] = state, np.int64(k), frames[at - 1] + ends[OF_ENDS * state]
 
 
 @kernel(inline="always")
@@ -233,11 +234,19 @@ def write_mask(
         inner, n = level[at + 3], OF_NODE * i
         level[at] = i + 1
         is_home = d < at_home and (d > 0 or begin == home)
-        staying = in_home if is_home else loops[state]
-        if room == NO_BOUND and inner == 0 and sets[_SETS_OF_NODE * i + NODE_CHARACTERS] & ~staying == 0:
+        staying, bound = in_home if is_home else loops[state], np.int64(NO_BOUND)
+        if room != NO_BOUND:  # only characters that lead to the state itself, as its bounds are theirs then
+            known = OF_ENDS * state
+            bound = max(ends[known], ends[known + 1]) + frames[OF_FRAME * level[at + 4] + 2]
+            is_sure = ends[known + 1] != NO_BOUND and (bound < room or room == 0)
+            staying = np.uint64(ends[known + 2]) if is_sure else np.uint64(0)
+        if inner == 0 and sets[_SETS_OF_NODE * i + NODE_CHARACTERS] & ~staying == 0:
             if is_home:
                 continue
             first, stop = node[n + NODE_TOKENS], node[n + NODE_TOKENS + 2]
+            if room != NO_BOUND and first < stop:
+                header[FARTHEST] = max(header[FARTHEST], bound)
+                stop = stop if bound < room else first
             header[WORK] += (stop - first) >> _TOKENS_OF_A_NODE
             for x in range(first, stop):
                 out[token[x] >> 5] |= one << np.uint32(token[x] & 31)
@@ -262,7 +271,7 @@ def write_mask(
             continue
         first, stop = node[n + NODE_TOKENS], node[n + NODE_TOKENS + 1]
         if room != NO_BOUND and first < stop:
-            bound = ends[2 * to + (within > 0)]
+            bound = ends[OF_ENDS * to + (within > 0)]
             if bound == NO_BOUND:
                 level[at], header[LEVEL] = i, d
                 return to

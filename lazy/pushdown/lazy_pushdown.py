@@ -359,6 +359,9 @@ class LazyPushdown:
             self._growth.check()
             return self._bounds().nearest(node, stack)
 
+    def text_to_end(self, node: int, stack: Any) -> None:
+        """Return None: searches for bounds keep no texts."""
+
     def farthest(self, node: int, stack: Any) -> int:
         """Return the most that `nearest` is behind a token that is allowed next, or more; -1 where none is.
 

@@ -58,6 +58,10 @@ class EndsReader(HostReader[Place]):
         """Return the largest distance that a token leads to, or more."""
         return self.inside.farthest(place)
 
+    def text_to_end(self, place: Place) -> list[int] | None:
+        """Return tokens that end a sequence, without an end token; None where none are known."""
+        return self.inside.text_to_end(place)
+
     def mask(self, place: Place) -> NDArray[np.uint32]:
         """Return the mask of a place, read-only."""
         return self._with_ends(self.inside.mask(place))

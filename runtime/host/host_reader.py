@@ -68,6 +68,10 @@ class HostReader(ABC, Generic[Place]):
     def farthest(self, place: Place) -> int:
         """Return the largest distance that a token leads to, or more."""
 
+    def text_to_end(self, place: Place) -> list[int] | None:
+        """Return tokens that end a sequence, as many as `distance` says; None where none are known."""
+        return None
+
     def mask(self, place: Place) -> NDArray[np.uint32]:
         """Return the mask of a place, read-only and kept for the next time."""
         found: NDArray[np.uint32] | None = self.composed.get(place)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...kernels.limits import UNREACHABLE
-from ...lazy.protocol import BoundsEnds, LazyMachine, NotesMasks
+from ...lazy.protocol import NO_BOUND, BoundsEnds, LazyMachine, NotesMasks
 from .stack_reader import Configuration, Limits, Stack, StackReader
 
 AFTER_EOS = 2**31 - 1  # no state of a machine has this number
@@ -49,7 +49,8 @@ class LazyReader(StackReader):
             return 0
         if self.bounds is None:
             return UNREACHABLE
-        return min(self.bounds.nearest(node, stack), UNREACHABLE)
+        nearest = self.bounds.nearest(node, stack)
+        return UNREACHABLE if nearest >= NO_BOUND else nearest
 
     def farthest(self, place: Configuration) -> int:
         """Return the largest distance that a token leads to, or more; UNREACHABLE if none is known."""
@@ -67,6 +68,11 @@ class LazyReader(StackReader):
                 self._farthest.clear()
             self._farthest[node, stack] = found
         return min(found, UNREACHABLE)
+
+    def text_to_end(self, place: Configuration) -> list[int] | None:
+        """Return tokens that end a sequence, as many as `distance` says; None where the machine knows none."""
+        node, stack = place
+        return None if node == AFTER_EOS or self.bounds is None else self.bounds.text_to_end(node, stack)
 
     def alike(self, node: int) -> int:
         """Return the state that stands for all of a string that allow the same."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import VocabularyMismatchError
+from ...errors import ConstraintError, VocabularyMismatchError
 from ...kernels.limits import UNREACHABLE
 from ...lazy.lazy_table import LazyTable
 from ...table.constraint import Constraint
@@ -43,7 +43,11 @@ class Matcher:
 
     vocabulary: the one the table was compiled for; only `forced_tokens` needs it. max_tokens: the most tokens of the
     sequence, EOS aside; masks then leave out what could not be complete within it, so that an end is always in
-    reach. Raises VocabularyMismatchError for another vocabulary, ValueError if nothing is as short as max_tokens.
+    reach. may_complete: whether a `LazyTable` may be completed where its bounds do not say that an end is in reach,
+    which takes as long as `to_table`. Otherwise only tokens are allowed there behind which an end is known to be in
+    reach, and some of those that a table would allow are left out. A lazy table that is not small is never completed.
+
+    Raises VocabularyMismatchError for another vocabulary, ValueError if nothing is known to be as short as max_tokens.
 
     EOS stands for each end token of the table, see `Vocabulary.ends`: where the table allows one, it allows them all.
 
@@ -56,9 +60,19 @@ class Matcher:
     (array([10], dtype=uint32), True, True, False, array([11], dtype=uint32))
     """
 
-    __slots__ = ("_by_bounds", "_history", "_max_tokens", "_place", "_reader", "_table", "_tokens", "_vocabulary")
+    __slots__ = (
+        "_by_bounds", "_completes", "_endings", "_history", "_max_tokens", "_place", "_reader", "_table", "_tokens",
+        "_vocabulary",
+    )  # fmt: skip
 
-    def __init__(self, table: Constraint, vocabulary: Spelling | None = None, *, max_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        table: Constraint,
+        vocabulary: Spelling | None = None,
+        *,
+        max_tokens: int | None = None,
+        may_complete: bool = True,
+    ) -> None:
         reader: HostReader[Any] | None = reader_of(table, False)  # which refuses what is no constraint
         self._table = table
         if vocabulary is not None and not isinstance(getattr(vocabulary, "fingerprint", None), str):
@@ -76,8 +90,13 @@ class Matcher:
             reader = reader_within(table, max_tokens)
         self._vocabulary = vocabulary
         self._max_tokens = max_tokens
+        self._by_bounds = False  # whether a budget is kept by bounds
+        self._completes = may_complete and not (isinstance(table, LazyTable) and not table.is_small)
+        self._endings: list[tuple[int, list[int]]] = []  # how many tokens there were, and those that must follow
+        if reader is None and not self._completes:
+            reader = _bounded(table, max_tokens)
+            self._by_bounds = reader is not None
         self._reader: HostReader[Any] = _counting(table, max_tokens) if reader is None else reader
-        self._by_bounds = False  # whether a budget is kept by bounds, as no table can be had
         self._place = self._reader.start()
         # the places before each token, part by part: tuples that are kept make the garbage collector come, and walk
         # all that the process has, while somebody waits for a token
@@ -157,12 +176,36 @@ class Matcher:
         room = self._max_tokens - len(self._tokens)
         if self._is_far(room):
             return self._reader.mask(self._place)
-        mask = self._reader.made(self._place, room)
+        rest = self._rest()
+        mask = self._reader.made(self._place, room) if rest is None else self._only(rest)
         if self._by_bounds and not mask.any():  # bounds know no end
+            ending = self._reader.text_to_end(self._place)
+            if ending is not None and len(ending) <= room:
+                self._endings.append((len(self._tokens), ending))
+                return self._only(ending)
             self._table.to_table()  # which raises BudgetError, or there is more time than before
             self._by_bounds = False
             self._complete()
             return self._reader.made(self._place, room)
+        return mask
+
+    def _rest(self) -> list[int] | None:
+        """Return the tokens that must follow, as nothing else is known to end in time; None where there is a choice."""
+        endings = self._endings
+        while endings and endings[-1][0] > len(self._tokens):  # that was taken back
+            endings.pop()
+        if not endings:
+            return None
+        began, ending = endings[-1]
+        since = self._tokens[began:]
+        return ending[len(since) :] if since == ending[: len(since)] else None
+
+    def _only(self, rest: list[int]) -> NDArray[np.uint32]:
+        """Return the mask of the first of some tokens, or of EOS where there is none, read-only."""
+        mask = np.zeros(self._reader.words, np.uint32)
+        for token in rest[:1] or self._reader.end_tokens:
+            mask[token >> 5] |= np.uint32(1 << (token & 31))
+        mask.flags.writeable = False
         return mask
 
     def _is_far(self, room: int) -> bool:
@@ -180,7 +223,7 @@ class Matcher:
     def _complete(self) -> None:
         """Go on in the whole table, with all places so far; or by bounds, if the table exceeds its budget."""
         assert isinstance(self._table, LazyTable), "other tables are complete"
-        if not self._table.has_arrays():
+        if not self._completes or not self._table.has_arrays():
             self._by_bounds = True
             return
         reader = _counting(self._table, self._max_tokens)
@@ -218,18 +261,17 @@ class Matcher:
         Raises TypeError unless token is an integer, ValueError unless it is in 0 .. V - 1.
         """
         token = operator.index(token)
+        is_far = self._max_tokens is None
         if self._max_tokens is not None and self._reader.grows:
-            self._is_far(self._max_tokens - len(self._tokens))
+            is_far = self._is_far(self._max_tokens - len(self._tokens))
         reader, place = self._reader, self._place
         if not 0 <= token < reader.size:
             raise ValueError(f"token {token} is outside the vocabulary, 0 .. {reader.size - 1}")
         following = reader.step(place, token)
         if following == reader.nowhere:
             return False
-        if self._max_tokens is not None and (self._by_bounds or not reader.grows) and token not in reader.end_tokens:
-            room = self._max_tokens - len(self._tokens) - 1
-            if reader.distance(following) > room:
-                return False
+        if not is_far and not self._is_in_time(following, token):
+            return False
         if reader.parts:
             self._history += place
         else:
@@ -237,6 +279,15 @@ class Matcher:
         self._tokens.append(token)
         self._place = following
         return True
+
+    def _is_in_time(self, following: Any, token: int) -> bool:
+        """Return whether a sequence that an end is not far from may go on with a token, at the place behind it."""
+        rest, reader = self._rest(), self._reader
+        if rest is not None:
+            return token in (rest[:1] or reader.end_tokens)
+        if self._max_tokens is None or token in reader.end_tokens or (reader.grows and not self._by_bounds):
+            return True
+        return reader.distance(following) < self._max_tokens - len(self._tokens)
 
     def accept_tokens(self, tokens: Iterable[int]) -> bool:
         """Take tokens one after the other and return True; False, with nothing changed, where one is not allowed.
@@ -294,12 +345,14 @@ class Matcher:
         self._place = self._reader.start()
         self._history.clear()
         self._tokens.clear()
+        self._endings.clear()
 
     def copy(self) -> Matcher:
         """Return a matcher that stands where this one does and goes its own way from there."""
         twin = object.__new__(Matcher)
         twin._reader, twin._table = self._reader, self._table
         twin._vocabulary, twin._max_tokens, twin._by_bounds = self._vocabulary, self._max_tokens, self._by_bounds
+        twin._completes, twin._endings = self._completes, self._endings.copy()
         twin._place, twin._history, twin._tokens = self._place, self._history.copy(), self._tokens.copy()
         return twin
 
@@ -310,7 +363,7 @@ class Matcher:
         return self.copy()  # tables do not change
 
     def __reduce__(self) -> Any:
-        return _restored, (self.table, self._vocabulary, self._max_tokens, self._tokens)
+        return _restored, (self.table, self._vocabulary, self._max_tokens, self._completes, self._tokens)
 
     def __repr__(self) -> str:
         limit = "" if self._max_tokens is None else f", max_tokens={self._max_tokens}"
@@ -357,12 +410,42 @@ class Matcher:
         return self._vocabulary
 
 
-def _restored(table: Constraint, vocabulary: Spelling | None, max_tokens: int | None, tokens: list[int]) -> Matcher:
+def _restored(
+    table: Constraint, vocabulary: Spelling | None, max_tokens: int | None, completes: bool, tokens: list[int]
+) -> Matcher:
     """Return a matcher that stands where one did when it was pickled."""
-    matcher = Matcher(table, vocabulary, max_tokens=max_tokens)
+    matcher = Matcher(table, vocabulary, max_tokens=max_tokens, may_complete=completes)
     for token in tokens:
         matcher.advance(token)
     return matcher
+
+
+def _bounded(table: Constraint, max_tokens: int | None) -> HostReader[Any] | None:
+    """Return the reader of a lazy table that keeps a budget by bounds; None where there are none.
+
+    Raises ValueError if they do not promise an end, ConstraintError if none was found of a table that is not small.
+    """
+    if max_tokens is None or not isinstance(table, LazyTable) or table.is_complete:
+        return None
+    reader = reader_of(table, False)
+    nearest = reader.distance(reader.start()) if reader.grows else UNREACHABLE
+    if nearest == UNREACHABLE and table.is_small:
+        return None
+    if nearest == UNREACHABLE:
+        raise ConstraintError(
+            "it was not found in time how many tokens an end of this constraint is away: leave max_tokens out, and cut "
+            "the text yourself where it is too long"
+        )
+    if max_tokens < nearest:
+        raise ValueError(_not_promised(max_tokens, nearest))
+    return reader
+
+
+def _not_promised(max_tokens: int, enough: int) -> str:
+    return (
+        f"max_tokens={max_tokens} cannot be promised: {enough} tokens are known to be enough for a complete match, "
+        "fewer may not be"
+    )
 
 
 def _counting(table: Constraint, max_tokens: int | None) -> HostReader[Any]:
@@ -383,10 +466,7 @@ def _counting(table: Constraint, max_tokens: int | None) -> HostReader[Any]:
 def _too_few(max_tokens: int, table: TransitionTable | SortedMatrix | SidFilter | Snapshot | LiveFilter) -> str:
     """Return what is wrong with a number of tokens that no match is known to keep."""
     if isinstance(table, TransitionTable) and table.is_nested:  # whose distances are upper bounds
-        return (
-            f"max_tokens={max_tokens} cannot be promised: {table.min_length} tokens are known to be enough for a "
-            "complete match, fewer may not be"
-        )
+        return _not_promised(max_tokens, int(table.min_length))
     return (
         f"max_tokens={max_tokens} is less than the shortest match, {table.min_length} tokens: nothing could be complete"
     )
