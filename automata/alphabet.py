@@ -305,3 +305,19 @@ def _rows_beyond(starts_bytes: bytes, local_bytes: bytes) -> tuple[Numbers, Numb
     of_group[:16] = NOTHING
     beyond[0xF0 - 0xC2 : 0xF5 - 0xC2] = rows.add(of_group.reshape(-1, 64), last)
     return beyond, rows.array()
+
+
+def shortest_spellings(alphabet: Alphabet) -> list[bytes]:
+    """Return the shortest bytes of each class of characters; b"" where none spell it."""
+    found = [b""] * alphabet.classes
+    rows = [(alphabet.root, b"")]
+    seen: set[int] = set()
+    for row, before in rows:  # which grows, by length
+        for byte in np.flatnonzero(row != NOTHING).tolist():
+            to = int(row[byte])
+            if to < 0:
+                found[~to] = found[~to] or before + bytes([byte])
+            elif to not in seen:
+                seen.add(to)
+                rows.append((alphabet.inner[to], before + bytes([byte])))
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -10,7 +10,6 @@ import click
 from .. import serve as server
 from ..automata.budget import Budget
 from ..compile.json_schema.layout import Whitespace
-from ..runtime.arena.capacity import Capacity
 from ..serve.settings import Access, CacheSettings, Limits, ModelSettings, Settings
 from . import options
 
@@ -163,21 +162,6 @@ _cache_options = options.gathered(
 )  # fmt: skip
 
 
-def _capacity(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> Capacity:
-    """Return the arena's capacity with the values that a user sets."""
-    names = [each.name for each in fields(Capacity)]
-    values: dict[str, int] = {}
-    for one in given:
-        name, _, value = one.partition("=")
-        if name not in names or not value.isdecimal():
-            raise click.UsageError(f"--arena takes NAME=NUMBER, the name one of {', '.join(names)}: {one!r}")
-        values[name] = int(value)
-    try:
-        return Capacity(**values)
-    except ValueError as error:
-        raise click.UsageError(f"--arena: {error}") from None
-
-
 @click.command()
 @_model_options
 @_access_options
@@ -185,25 +169,16 @@ def _capacity(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
 @options.budget_from(_USUAL.budget)
 @_cache_options
 @click.option(
-    "--arena",
-    "capacity",
-    multiple=True,
-    callback=_capacity,
-    metavar="NAME=NUMBER",
-    help="Room for tables on the device, such as states=2000000. May be given several times.",
-)
-@click.option(
     "--playground/--no-playground",
     default=True,
     show_default=True,
     help="Whether to serve a page at / to try constraints on texts.",
 )
 def serve(
-    model: ModelSettings, access: Access, limits: Limits, budget: Budget, cache: CacheSettings, capacity: Capacity,
-    playground: bool,
-) -> None:  # fmt: skip
+    model: ModelSettings, access: Access, limits: Limits, budget: Budget, cache: CacheSettings, playground: bool
+) -> None:
     """Serve the OpenAI API over one model: chat and completions, in the form that each request asks for."""
     if access.private_key is not None and access.certificate is None:
         raise click.UsageError("--ssl-keyfile goes with --ssl-certfile")
-    settings = Settings(model, replace(limits, budget=budget), cache, capacity, access, playground=playground)
+    settings = Settings(model, replace(limits, budget=budget), cache, access, playground=playground)
     server.start(settings, say=lambda line: click.echo(line, err=True))

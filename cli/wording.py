@@ -50,7 +50,7 @@ class CommandWording(Wording):
             case RaiseBudget(limits=limits, otherwise=otherwise):
                 return f"Raise it with {' or '.join(f'--budget-{limit}' for limit in limits)}, or {otherwise}"
             case RaiseCapacity(name=name, least=least):
-                return f"Raise it with --arena {name}={'N' if least is None else least}"
+                return f"Give the arena more room, Capacity({name}={'N' if least is None else least})"
             case AllowKeyword(keyword=keyword, approximation=approximation):
                 return f"Pass --allow {keyword} to accept {approximation}, or take it out"
             case AddDocument(uri=uri):

@@ -18,7 +18,7 @@ from ..table.grouped import token_rows
 from ..table.several_ends import all_ends, as_eos
 from ..table.transition_table import TransitionTable
 from ..vocabulary.vocabulary import Vocabulary
-from .protocol import LazyMachine
+from .protocol import BoundsEnds, LazyMachine
 
 
 class LazyTable:
@@ -97,6 +97,12 @@ class LazyTable:
             finally:
                 self._lock.release()
         return found
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether it is known how many tokens an end is away at most, so that texts can be kept to a number of them."""
+        machine = self._machine
+        return machine is None or (isinstance(machine, BoundsEnds) and machine.has_bounds)
 
     def has_arrays(self) -> bool:
         """Return whether there is a finite table, within the budget; it is worked out to know that.

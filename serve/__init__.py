@@ -27,12 +27,9 @@ def start(settings: Settings, *, say: Callable[[str], None]) -> None:
     loaded = loading.loaded(settings.model)
     for note in loaded.notes:
         say(note)
-    made = service.Service(loaded, settings.limits, capacity=settings.capacity, cache=settings.cache)
+    made = service.Service(loaded, settings.limits, cache=settings.cache)
     context = "" if loaded.context is None else f", {loaded.context:,} positions"
-    say(
-        f"{loaded.name}: {loaded.vocabulary.size:,} tokens{context}, on {loaded.model.device}; "
-        f"{made.limits.rows} rows, an arena of {made.arena.nbytes / 1e6:,.0f} MB"
-    )
+    say(f"{loaded.name}: {loaded.vocabulary.size:,} tokens{context}, on {loaded.model.device}; {made.limits.rows} rows")
     access = settings.access
     address = f"{'http' if access.certificate is None else 'https'}://{access.host}:{access.port}"
     say(f"{address}/v1 (model {loaded.name!r}); /health, /ready, /metrics; stop it with Ctrl-C")

@@ -75,7 +75,7 @@ class Constraint:
         return len(text_of(self.source))
 
     def compile(self, cache: Cache, budget: Budget, whitespace: str | tuple[str, str]) -> Compiled:
-        """Return its table from the cache. Of grammars and tags it may be lazy. Raises the errors of `Cache`."""
+        """Return what the cache makes of it, a lazy table where that can be. Raises the errors of `Cache`."""
         if self.kind == "regex":
             return cache.compile_regex(self.source, flags=engine_flags(self.source), budget=budget)
         if self.kind == "choices":
@@ -89,7 +89,7 @@ class Constraint:
         if self.any_order:
             options["any_order"] = True
         if self.kind == "schema":
-            return cache.compile_json_schema(self.source, lazy=False, **options)
+            return cache.compile_json_schema(self.source, **options)
         if self.kind == "tags":
             return cache.compile_structural_tag(self.source, **options)
         # each tool's schema is a document of its own, so that references within it stay within it

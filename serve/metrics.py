@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -10,7 +10,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from ..compile.cache.stats import CacheStats
-from ..runtime.arena.capacity import Stored
 
 _FAST = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _SLOW = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -25,8 +24,6 @@ class Now(NamedTuple):
     compiling: int  # constraints
     ready: bool
     cache: CacheStats
-    arena: Stored
-    room: Mapping[str, int]  # of each part of the arena while it is empty
 
 
 class Watched(Protocol):
@@ -71,7 +68,7 @@ class _Moment(Collector):
 
     def collect(self) -> Iterator[Metric]:
         now = self._service.now()
-        stats, stored = now.cache, now.arena
+        stats = now.cache
         for name, value, what in (
             ("queue_length", now.waiting, "Sequences taken on that have no row yet"),
             ("running", now.running, "Sequences that have a row"),
@@ -93,10 +90,3 @@ class _Moment(Collector):
             "maskwright_cache_failures", "Constraints that could not be compiled", value=stats.failures
         )
         yield CounterMetricFamily("maskwright_cache_evictions", "Tables and errors forgotten", value=stats.evictions)
-        fill = GaugeMetricFamily("maskwright_arena_fill_ratio", "How much of the arena is taken", labels=["part"])
-        for part, free in stored.free.items():
-            fill.add_metric([part], 1 - free / now.room[part])
-        yield fill
-        yield GaugeMetricFamily("maskwright_arena_tables", "Tables in the arena", value=stored.tables)
-        yield GaugeMetricFamily("maskwright_arena_held", "Of these, such as requests hold", value=stored.held)
-        yield CounterMetricFamily("maskwright_arena_evictions", "Tables that made room", value=stored.evictions)

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from ..compile.json_schema.layout import Whitespace
-from ..errors import ArenaError, ConstraintError, TableError
+from ..errors import ConstraintError, TableError
 from ..lazy.lazy_table import Compiled, LazyTable
 from .constraints import Constraint
 from .refusals import Refused, of_constraint, said
@@ -163,13 +163,9 @@ class Playground:
         }  # fmt: skip
 
     def compile(self, asked: SourceQuestion, client: str) -> dict[str, Any]:
-        """Return the size of a source's table, and the time to compile it, with that until it is the client's turn."""
+        """Return the size of what a source is read by, and the time until then, with that for the client's turn."""
         before, began = self._service.cache.stats, time.perf_counter()
-        table, room = self._table(asked, client), None
-        try:
-            table.to_table()
-        except ConstraintError as error:  # a grammar may have no table
-            room = str(of_constraint(error, "source"))
+        table = self._table(asked, client)
         seconds, after = time.perf_counter() - began, self._service.cache.stats
         # other questions may change the counts meanwhile: a table that took no time was in the cache
         compiled = after.compilations > before.compilations and not (after.hits > before.hits and seconds < 1e-3)
@@ -181,14 +177,8 @@ class Playground:
                 while len(self._seconds) > _REMEMBERED:
                     self._seconds.popitem(last=False)
             first = self._seconds.get(name)
-        try:
-            if room is None:
-                self._service.arena.fits(table)
-        except ArenaError as error:
-            room = str(of_constraint(error, "source"))
         return {
-            "fingerprint": table.source, "origin": origin, "seconds": seconds, "compile_seconds": first,
-            "no_room": room, **_size(table),
+            "fingerprint": table.source, "origin": origin, "seconds": seconds, "compile_seconds": first, **_size(table),
         }  # fmt: skip
 
     def step(self, asked: TextQuestion, client: str) -> dict[str, Any]:
@@ -254,7 +244,7 @@ class Playground:
         make = KINDS.get(asked.kind)
         if make is None:
             raise Refused(f"kind is one of {', '.join(KINDS)}, not {asked.kind[:40]!r}", param="kind")
-        return self._service.table_or_reader(make(asked), client)
+        return self._service.table_in_turn(make(asked), client)
 
     def _encode(self, raw: bytes) -> list[int]:
         with self._tokenizing:

@@ -8,7 +8,6 @@ from ..errors import (
     AddDocument,
     Advice,
     AllowKeyword,
-    ArenaError,
     BudgetError,
     GrammarError,
     KeepOrder,
@@ -32,7 +31,6 @@ _CODES: tuple[tuple[type[MaskwrightError], str], ...] = (
     (RegexError, "invalid_regex"),
     (GrammarError, "invalid_grammar"),
     (BudgetError, "constraint_too_expensive"),
-    (ArenaError, "constraint_too_large"),
 )
 
 
@@ -71,7 +69,7 @@ class ServerWording(Wording):
                 options = " or ".join(f"--budget-{limit}" for limit in limits)
                 return f"The server's operator can raise it with {options}; or {otherwise}"
             case RaiseCapacity(name=name, least=least):
-                return f"The server's operator can raise it with --arena {name}={'N' if least is None else least}"
+                return f"Give the arena more room, Capacity({name}={'N' if least is None else least})"
             case AllowKeyword(keyword=keyword, approximation=approximation):
                 return f'Send "allow": ["{keyword}"] to accept {approximation}, or take it out'
             case AddDocument():
@@ -95,7 +93,7 @@ def said(error: Exception) -> str:
 def of_constraint(
     error: Exception, param: str | None, code: str = "invalid_constraint", function: str | None = None
 ) -> Refused:
-    """Return the answer to a constraint that cannot be compiled, or has no room in the arena.
+    """Return the answer to a constraint that cannot be compiled.
 
     code: for an error that has no code of its own. function: the name of the tool whose parameters are at fault.
     """

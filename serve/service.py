@@ -17,11 +17,9 @@ from typing import Any
 from ..compile.cache.cache import Cache, NotCompiledError
 from ..compile.cache.compilers import Compilers, allowance
 from ..compile.json_schema.source import text_of
-from ..errors import ArenaError, ConstraintError, NoTableError, ProcessError, SchemaError, Unenforced
+from ..errors import ConstraintError, NoTableError, ProcessError, SchemaError, Unenforced
 from ..first_use import use
-from ..lazy.lazy_table import Compiled
-from ..runtime.arena.arena import Arena
-from ..runtime.arena.capacity import Capacity
+from ..lazy.lazy_table import Compiled, LazyTable
 from ..runtime.host.matcher import Matcher
 from ..runtime.integrations.engine import Engine
 from .answers import Calls, ChatForm, Choice, CompletionForm, Form, OneCall, Part, choice_of
@@ -37,7 +35,6 @@ from .worker import Event, Job, Worker
 
 _log = logging.getLogger("maskwright.serve")
 _CODE_OF_SCHEMAS = "invalid_schema"
-_CODES_OF_SIZE = ("constraint_without_table", "constraint_too_expensive")
 _LOOKING = 4  # threads that look constraints up, and work out what a limit of tokens asks of a table
 _OWN = "the server itself"
 _FREE_TOKENS = 16  # OpenAI's default for a completion without max_tokens, here for one without a constraint
@@ -74,7 +71,6 @@ class Service:
         loaded: Loaded,
         limits: Limits | None = None,
         *,
-        capacity: Capacity | None = None,
         cache: CacheSettings | None = None,
     ) -> None:
         self.loaded, self.limits = loaded, Limits() if limits is None else limits
@@ -86,10 +82,8 @@ class Service:
             compilers=self.compilers,
         )  # fmt: skip
         self._known = self.cache.without_compiling()
-        self.arena = Arena(vocabulary, capacity, budgets=True)
-        self._room = self.arena.stored.free  # of each part, when there is nothing yet
         self.metrics = Metrics()
-        engine = Engine(loaded.model, self.arena, rows=self.limits.rows, vocabulary=vocabulary)
+        engine = Engine(loaded.model, vocabulary, rows=self.limits.rows)
         self.worker = Worker(engine, self.limits.rows, loaded.stop_ids, self.metrics.step_seconds.observe)
         self.open = 0  # sequences that the service has taken on and that have not ended
         self._held = Counter[str]()  # of these, by client
@@ -170,7 +164,7 @@ class Service:
         return Now(
             waiting=max(0, self.open - running), running=running, rows=self.limits.rows,
             compiling=max(self.compiling, len(self._running)),
-            ready=self.ready, cache=self.cache.stats, arena=self.arena.stored, room=self._room,
+            ready=self.ready, cache=self.cache.stats,
         )  # fmt: skip
 
     def _tell(self, batch: list[tuple[Job, Event]]) -> None:
@@ -322,7 +316,7 @@ class Service:
     async def compile(
         self, constraint: Constraint, max_tokens: int, limit_param: str, *, client: str = _OWN, sequences: int = 1
     ) -> Offered:
-        """Return a constraint's table, compiled in another process if the cache has none. Raises Refused.
+        """Return a constraint's table, tried or compiled in another process if the cache has none. Raises Refused.
 
         Beside it are the errors of tools that cannot be enforced: the table has no call of these.
         client: who takes a turn for the process. sequences: how many of its wait with it.
@@ -388,7 +382,7 @@ class Service:
             return table, [of_constraint(error, function.param, function=function.name) for function, error in faults]
 
     def table(self, constraint: Constraint, cache: Cache | None = None) -> Compiled:
-        """Return a constraint's whole table, from the cache or compiled by a process. Raises Refused.
+        """Return a constraint's table from the cache, lazy where it can be read as it is. Raises Refused.
 
         cache: a view of the cache to ask instead.
         """
@@ -413,23 +407,17 @@ class Service:
         except (ConstraintError, ValueError) as error:
             raise of_constraint(error, constraint.param, function=constraint.tool) from None
 
-    def table_or_reader(self, constraint: Constraint, client: str) -> Compiled:
-        """Return a constraint's table, or if it has none what reads its texts state by state. Raises Refused.
+    def table_in_turn(self, constraint: Constraint, client: str) -> Compiled:
+        """Return a constraint's table, made once it is the client's turn. Raises Refused.
 
-        Any thread but the event loop's may call it. A table is compiled once it is the client's turn. What is lazy is
-        compiled and read in the calling thread, under the budget alone.
+        Any thread but the event loop's may call it.
         """
         assert self._loop is not None, "the service has started"
         try:
-            try:
-                return self.table(constraint, self._known)
-            except NotCompiledError:
-                turn = self._compile_in_turn(constraint, client, 1)
-            return asyncio.run_coroutine_threadsafe(turn, self._loop).result()[0]
-        except Refused as refused:
-            if constraint.kind not in ("grammar", "tags") or refused.code not in _CODES_OF_SIZE:
-                raise
-        return self.table(constraint, self.cache.compiling_here())
+            return self.table(constraint, self._known)
+        except NotCompiledError:
+            turn = self._compile_in_turn(constraint, client, 1)
+        return asyncio.run_coroutine_threadsafe(turn, self._loop).result()[0]
 
     def _faults(self, constraint: Constraint, cache: Cache) -> list[tuple[Function, ConstraintError]]:
         return self._with_allowed(constraint).faults(cache, self.limits.budget)
@@ -439,13 +427,13 @@ class Service:
         return constraint if constraint.allow else replace(constraint, allow=self.limits.allow)
 
     def _check_use(self, table: Compiled, constraint: Constraint, max_tokens: int, limit_param: str) -> None:
-        """Raise Refused if the arena has no room for a table, or an answer of so many tokens none for its texts."""
-        try:
-            self.arena.fits(table)
-        except (ArenaError, ConstraintError) as error:
-            raise of_constraint(error, constraint.param) from None
-        try:  # the engine does the same; this thread works out the distances
-            Matcher(table, self.loaded.vocabulary, max_tokens=max_tokens)
+        """Raise Refused if an answer of so many tokens has no room for a text of the table, as far as that is known."""
+        if not _is_kept_within(table):
+            return
+        try:  # the engine does the same; this thread finds what it needs to know for that
+            Matcher(table, self.loaded.vocabulary, max_tokens=max_tokens, may_complete=False)
+        except ConstraintError as error:
+            raise of_constraint(error, constraint.param, "constraint_without_table") from None
         except ValueError as error:
             raise Refused(said(error), param=limit_param, code="max_tokens_too_small") from None
 
@@ -468,6 +456,7 @@ class Service:
             for choice in range(plan.each):
                 seed = None if plan.seed is None else (plan.seed + choice) % (1 << 64)
                 options = {**plan.options, "max_tokens": max_tokens, "seed": seed}
+                options["complete"] = table is not None and _is_kept_within(table)
                 jobs.append(self._job(prompt, table, options, len(jobs), client))
         self.metrics.prompt_tokens.inc(sum(map(len, plan.prompts)))
         unenforced = [] if table is None or plan.constraint is None else plan.constraint.named(table.unenforced)
@@ -477,6 +466,11 @@ class Service:
         self, prompt: list[int], table: Compiled | None, options: dict[str, Any], index: int, client: str = _OWN
     ) -> Job:
         return Job(prompt, table, options, None, index, client)
+
+
+def _is_kept_within(table: Compiled) -> bool:
+    """Return whether texts can be kept to a number of tokens; others may be cut."""
+    return not isinstance(table, LazyTable) or table.has_bounds
 
 
 def _may_be_left_out(fault: tuple[Function, ConstraintError]) -> bool:

@@ -1,4 +1,4 @@
-"""What a server is told when it starts: the model, its limits, the cache, the arena, and where it listens."""
+"""What a server is told when it starts: the model, its limits, the cache, and where it listens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..automata.budget import Budget
-from ..runtime.arena.capacity import Capacity
 
 
 @dataclass(frozen=True)
@@ -74,6 +73,5 @@ class Settings:
     model: ModelSettings = field(default_factory=ModelSettings)
     limits: Limits = field(default_factory=Limits)
     cache: CacheSettings = field(default_factory=CacheSettings)
-    capacity: Capacity = field(default_factory=Capacity)
     access: Access = field(default_factory=Access)
     playground: bool = True  # whether its page is at /

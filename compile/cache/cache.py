@@ -30,7 +30,7 @@ from ..json_schema.approximations import allowed_keywords
 from ..schemas import compile_schema as schemas
 from ..tags import build as tags
 from ..tags.tagged_text import PARTS, SCHEMAS, plain
-from .compilers import Allowance, Compilers, Job
+from .compilers import Allowance, Compilers, Job, reading_budget
 from .folder import Folder
 from .processes import compile_in_processes
 from .stats import CacheStats, Counts
@@ -73,8 +73,9 @@ class Cache:
     be written is done without.
 
     compilers: processes that compile in place of the threads that ask, under hard limits. Whoever makes the cache
-    starts and closes them. All tables are whole then, also those of grammars and tags, and of schemas asked for as
-    lazy ones; a grammar without a finite table is an error.
+    starts and closes them. What begins soon is then compiled by the thread that asks, once a process has tried it, and
+    is lazy; each mask and token of it has a second at most. Whole are tables that were not asked for as lazy ones,
+    those that take long to begin, and those that are soon made where there are no bounds of ends.
 
     >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
     >>> cache = Cache(vocab)
@@ -127,7 +128,6 @@ class Cache:
             raise TypeError(f"lazy must be True or False, not {lazy!r}")
         if isinstance(schema, type):
             schema = self._contents(schema)
-        lazy = lazy and self._compilers is None
         spelling = self._spelling("json schema", schema, lazy, budget, options)
         if spelling is not None and (entry := self._known(spelling)) is not None:
             return _answer(entry)
@@ -135,8 +135,8 @@ class Cache:
         return self._get(
             _key("json schema", asked.source, lazy, budget),
             spelling,
-            lambda: schemas.compile_request(asked, self.vocabulary, lazy=lazy, budget=budget),
-            Job("json schema", schema, {**options, "allow": asked.allowed, "documents": asked.documents}, budget),
+            lambda: schemas.compile_request(asked, self.vocabulary, lazy=lazy, budget=self._budget_of(budget)),
+            Job("json schema", schema, {**options, "allow": asked.allowed, "documents": asked.documents}, budget, lazy),
         )
 
     def _spelling(self, kind: str, source: Any, lazy: bool, budget: Any, options: dict[str, Any]) -> Any:
@@ -160,7 +160,6 @@ class Cache:
         """Return the table of a pattern, as `maskwright.compile_regex` makes it, with its errors."""
         if not (isinstance(pattern, str) and isinstance(flags, str) and isinstance(lazy, bool)):  # which it says
             return text.compile_regex(pattern, self.vocabulary, flags=flags, lazy=lazy, budget=budget)
-        lazy = lazy and self._compilers is None
         pattern, flags = "".join([pattern]), "".join(sorted(set(flags)))  # plain ones
         spelling = "regex", flags, pattern, lazy, budget
         if (entry := self._known(spelling)) is not None:
@@ -168,8 +167,10 @@ class Cache:
         return self._get(
             _key("regex", arguments.source_of("regex", flags, pattern), lazy, budget),
             spelling,
-            lambda: text.compile_regex(pattern, self.vocabulary, flags=flags, lazy=lazy, budget=budget),
-            Job("regex", pattern, {"flags": flags}, budget),
+            lambda: text.compile_regex(
+                pattern, self.vocabulary, flags=flags, lazy=lazy, budget=self._budget_of(budget)
+            ),
+            Job("regex", pattern, {"flags": flags}, budget, lazy),
         )
 
     def compile_choices(self, choices: Iterable[str], *, budget: Budget | None = None) -> TransitionTable:
@@ -207,7 +208,7 @@ class Cache:
 
         def make() -> Compiled:
             return grammars.compile_grammar(
-                grammar, self.vocabulary, start=start, syntax=syntax, depth=depth, budget=budget
+                grammar, self.vocabulary, start=start, syntax=syntax, depth=depth, budget=self._budget_of(budget)
             )
 
         texts = (grammar, syntax, "" if start is None else start)
@@ -218,8 +219,8 @@ class Cache:
         if syntax not in get_args(Syntax):
             return make()
         start, source = grammars.request(grammar, self.vocabulary, start=start, syntax=syntax, depth=depth)
-        job = Job("grammar", grammar, {"start": start, "syntax": syntax, "depth": depth}, budget)
-        return self._get(_key("grammar", source, self._compilers is None, budget), None, make, job)
+        job = Job("grammar", grammar, {"start": start, "syntax": syntax, "depth": depth}, budget, True)
+        return self._get(_key("grammar", source, True, budget), None, make, job)
 
     def compile_structural_tag(self, tag: Any, *, budget: Budget | None = None, **options: Any) -> Compiled:
         """Return the table of text with tags, as `maskwright.compile_structural_tag` makes it, with options and errors.
@@ -228,19 +229,22 @@ class Cache:
         """
         if not isinstance(tag, str):
             tag = self._format(plain(tag))
-        lazy = self._compilers is None
-        spelling = self._spelling("structural tag", tag, lazy, budget, options)
+        spelling = self._spelling("structural tag", tag, True, budget, options)
         if spelling is not None and (entry := self._known(spelling)) is not None:
             return _answer(entry)
         contents = self._format(plain(tag)) if isinstance(tag, str) else tag
         asked = requests.request(True, **options)
         options = {**options, "allow": asked.allowed}  # what was given may be read only once
         return self._get(
-            _key("structural tag", tags.source_of_tags(contents, asked, self.vocabulary), lazy, budget),
+            _key("structural tag", tags.source_of_tags(contents, asked, self.vocabulary), True, budget),
             spelling,
-            lambda: tags.compile_structural_tag(contents, self.vocabulary, budget=budget, **options),
-            Job("structural tag", contents, options, budget),
+            lambda: tags.compile_structural_tag(contents, self.vocabulary, budget=self._budget_of(budget), **options),
+            Job("structural tag", contents, options, budget, True),
         )
+
+    def _budget_of(self, budget: Budget | None) -> Budget | None:
+        """Return the budget of what is compiled here: where other processes compile, that of what is read as it is."""
+        return budget if self._compilers is None else reading_budget(budget)
 
     def _format(self, part: Any) -> Any:
         """Return a part of a structural tag as it is to be read, with the schemas of pydantic classes in their places.
@@ -366,12 +370,6 @@ class Cache:
         view._shared = seconds
         return view
 
-    def compiling_here(self) -> Cache:
-        """Return a view of this cache that compiles in the thread that asks, lazily where it can."""
-        view = copy.copy(self)
-        view._compilers = None
-        return view
-
     def clear(self) -> None:
         """Forget all tables and errors in memory; what is in the folder stays."""
         with self._lock:
@@ -419,7 +417,12 @@ class Cache:
         make: compiles it here; job: what other processes do in its place, if there are any.
         """
         if (compilers := self._compilers) is not None:
-            make = lambda: compilers.compile(job, self._shared)  # noqa: E731
+            here = make
+
+            def make() -> Compiled:
+                found = compilers.compile(job, self._shared)
+                return here() if found is None else found
+
         while True:
             with self._lock:
                 entry = self._hit(key)

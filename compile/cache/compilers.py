@@ -1,4 +1,8 @@
-"""Processes that compile, each under hard limits of processor seconds and memory."""
+"""Processes that compile, each under hard limits of processor seconds and memory.
+
+A constraint that can be read as texts come to its states needs no table: the process only tries how that begins, and
+whoever asked does the same again, in about as little time. The whole table of any other is made by the process.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ...automata.budget import Budget
 from ...depth import Flat
-from ...errors import BudgetError, ConstraintError, ProcessError, RaiseBudget
+from ...errors import BudgetError, ConstraintError, NoTableError, ProcessError, RaiseBudget
 from ...kernels import compiled
+from ...lazy.lazy_table import Compiled
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
 from .. import text
@@ -51,15 +56,20 @@ _IMPORTED_LATE = (  # by the functions that compile; each process has them from 
     "grammar.lark", "grammar.lark_parser", "grammar.terminals", "tags.values", "tags.json_rules",
 )  # fmt: skip
 _STARTING = 300.0  # seconds in which a process must be ready
+_READING = 1.0  # seconds that a constraint may take to begin, and then each mask and token, where it has no table
 
 
 class Job(NamedTuple):
-    """What to compile: the arguments of one of the functions that compile."""
+    """What to compile: the arguments of one of the functions that compile.
+
+    lazy: whether what can be read as it is need not be a table.
+    """
 
     kind: Literal["json schema", "regex", "choices", "grammar", "structural tag"]
     source: Any
     options: dict[str, Any]
     budget: Budget | None
+    lazy: bool = False
 
 
 @dataclass
@@ -76,7 +86,7 @@ def allowance(budget: Budget) -> Allowance:
 
 
 class Compilers:
-    """Processes that compile whole tables of one vocabulary. A process that goes over a hard limit is killed.
+    """Processes that compile constraints of one vocabulary. A process that goes over a hard limit is killed.
 
     A budget is kept by the compiler itself, which looks at it between steps. The limits here hold for whatever it
     misses: some more seconds and bytes than the budget has, kept by the operating system. Another process takes the
@@ -98,8 +108,10 @@ class Compilers:
         for _ in range(self.count):
             self._begin()
 
-    def compile(self, job: Job, shared: Allowance | None = None) -> TransitionTable:
-        """Return the whole table of a job. Any thread may call it; it waits for a process that is free.
+    def compile(self, job: Job, shared: Allowance | None = None) -> TransitionTable | None:
+        """Return the whole table of a job; None if it can be read as it is, under `reading_budget`.
+
+        Any thread may call it; it waits for a process that is free.
 
         shared: seconds that the job shares with others, of which it takes what it needs.
         Raises the errors of the function that compiles; BudgetError for a process that was killed at a limit;
@@ -124,7 +136,7 @@ class Compilers:
             self._free.put(process)
         if shared is not None:
             shared.left -= answer.seconds
-        if isinstance(answer.found, TransitionTable):
+        if not isinstance(answer.found, Exception):
             return answer.found
         if shared is not None and budget.seconds < shared.seconds and _is_late(answer.found):
             raise _over_together(shared)
@@ -188,7 +200,7 @@ class Compilers:
 
 
 class _Answer(NamedTuple):
-    found: TransitionTable | Exception
+    found: TransitionTable | Exception | None
     seconds: float  # of the processor
     last: bool  # whether another process should take the place of this one
 
@@ -331,18 +343,18 @@ def _compiled(job: Job, vocabulary: Vocabulary) -> _Answer:
     seconds, began = _seconds(budget), time.process_time()
     _limit("RLIMIT_CPU", None if seconds is None else math.ceil(began + seconds))
     _limit("RLIMIT_AS", _sizes()[0] + _ROOM * budget.bytes + _FREE_BYTES)
-    found: TransitionTable | Exception
+    outcome: TransitionTable | Exception | None
     last = False
     try:
-        found = whole(job, vocabulary)
+        outcome = found(job, vocabulary)
     except MemoryError:
-        found, last = _over("bytes", budget), True
+        outcome, last = _over("bytes", budget), True
     except ConstraintError as error:
-        found = copy.copy(error)  # without the frames that it came through
+        outcome = copy.copy(error)  # without the frames that it came through
     except Exception as error:
-        found = error
+        outcome = error
     _limit("RLIMIT_AS", None)
-    return _Answer(found, time.process_time() - began, last)
+    return _Answer(outcome, time.process_time() - began, last)
 
 
 def _limit(name: Literal["RLIMIT_CPU", "RLIMIT_AS"], most: int | None) -> None:
@@ -353,20 +365,57 @@ def _limit(name: Literal["RLIMIT_CPU", "RLIMIT_AS"], most: int | None) -> None:
     resource.setrlimit(getattr(resource, name), (infinite if most is None else most, infinite))
 
 
-def whole(job: Job, vocabulary: Vocabulary) -> TransitionTable:
-    """Return the whole table of a job, compiled here. Raises the errors of the function that compiles."""
+def reading_budget(budget: Budget | None) -> Budget:
+    """Return the budget of what is read as it is, in the process that asked for it: its steps hold up others."""
+    budget = Budget() if budget is None else budget
+    return replace(budget, seconds=min(budget.seconds, _READING))
+
+
+def found(job: Job, vocabulary: Vocabulary) -> TransitionTable | None:
+    """Return the table of a job; None if it can be read as it is, as it begins soon and bounds say how far an end is.
+
+    What has no bounds is read as well if it has no table, or none that is made soon. Raises the errors of the function
+    that compiles.
+    """
+    if not job.lazy:
+        return whole(job, vocabulary)
+    try:
+        made = lazily(job._replace(budget=reading_budget(job.budget)), vocabulary)
+        if isinstance(made, TransitionTable):
+            return made
+        if made.machine is not None:
+            made.machine.mask(0, b"", -1)
+    except BudgetError as error:
+        if error.limit != "seconds":
+            raise
+        return whole(job, vocabulary)  # for which there is more time
+    try:
+        return None if made.has_bounds else made.to_table()
+    except (NoTableError, BudgetError):
+        return None
+
+
+def lazily(job: Job, vocabulary: Vocabulary) -> Compiled:
+    """Return what a job asks for, lazy where it can be. Raises the errors of the function that compiles."""
     source, options, budget = job.source, job.options, job.budget
     match job.kind:
         case "json schema":
-            return schemas.compile_json_schema(source, vocabulary, lazy=False, budget=budget, **options).to_table()
+            return schemas.compile_json_schema(source, vocabulary, budget=budget, **options)
         case "regex":
-            return text.compile_regex(source, vocabulary, lazy=False, budget=budget, **options).to_table()
+            return text.compile_regex(source, vocabulary, budget=budget, **options)
         case "choices":
-            return text.compile_choices(source, vocabulary, budget=budget).to_table()
+            return text.compile_choices(source, vocabulary, budget=budget)
         case "grammar":
-            return grammars.compile_grammar(source, vocabulary, budget=budget, **options).to_table()
+            return grammars.compile_grammar(source, vocabulary, budget=budget, **options)
         case "structural tag":
-            return tags.compile_structural_tag(source, vocabulary, budget=budget, **options).to_table()
+            return tags.compile_structural_tag(source, vocabulary, budget=budget, **options)
+
+
+def whole(job: Job, vocabulary: Vocabulary) -> TransitionTable:
+    """Return the whole table of a job, compiled here. Raises the errors of the function that compiles."""
+    if job.kind in ("json schema", "regex"):  # which need not begin to be read
+        job = job._replace(options={**job.options, "lazy": False})
+    return lazily(job, vocabulary).to_table()
 
 
 def _sent(job: Job) -> bytes:

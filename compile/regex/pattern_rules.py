@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...automata.alphabet import Alphabet, utf8_alphabet
+from ...automata.alphabet import Alphabet, shortest_spellings, utf8_alphabet
 from ...automata.deadline import look
 from ...automata.formulas import Formula, Kind, kept
 from ...lazy.machine.memory import groups_of
@@ -24,6 +24,7 @@ from .tree_reader import TreeReader, sets_of
 
 _OF_STATE, _OF_FORMULA, _OF_ELEMENT = 400, 600, 700  # bytes that each was seen to take
 _FAR = 1 << 20  # the estimate of what is empty
+_MOST_ENDING = 3000  # states that the search for a short text looks at
 _MOST_READING = 3000  # states that the searches for a row look at, while a text waits for it
 
 
@@ -65,6 +66,9 @@ class PatternRules:
         self._all = (1 << alphabet.classes) - 1
         self._states: list[State] = []
         self._number_of: dict[State, int] = {}
+        self._spelt = shortest_spellings(alphabet)
+        self._ways: dict[State, tuple[bytes, State]] = {}  # what a text to an end goes on with, where that leads
+        self._lengths: dict[State, int | None] = {}  # the bytes of that text, None where none was found soon
         self._live: dict[State, bool] = {}
         self._witness: dict[State, tuple[int, State]] = {}  # a character on the way to an end, and the state behind it
         self._stepped: dict[State, list[tuple[int, State]]] = {}
@@ -112,10 +116,8 @@ class PatternRules:
         for classes, after in self._steps(here):
             if self._is_live(after, here):
                 number = self._number(after)
-                while classes:
-                    bit = classes & -classes
-                    row[bit.bit_length() - 1] = number
-                    classes ^= bit
+                for c in _places(classes):
+                    row[c] = number
         return row
 
     def rows(self, state: int) -> tuple[list[int], NDArray[np.int32]]:
@@ -317,6 +319,50 @@ class PatternRules:
             at, way = here, before[here]
         return True
 
+    def bytes_to_end(self, state: int) -> int | None:
+        """Return the bytes of `text_to_end`; None where there is none."""
+        here = self._states[state]
+        if here not in self._lengths and not self._find_end(here):
+            self._lengths[here] = None
+        return self._lengths[here]
+
+    def text_to_end(self, state: int) -> bytes | None:
+        """Return a short text that ends a state; None where a search found none soon."""
+        if self.bytes_to_end(state) is None:
+            return None
+        text, here = bytearray(), self._states[state]
+        while here in self._ways:
+            own, here = self._ways[here]
+            text += own
+        return bytes(text)
+
+    def _find_end(self, start: State) -> bool:
+        """Note a text that ends a state, found best first by estimated lengths; return whether there is one."""
+        before: dict[State, tuple[State, bytes] | None] = {start: None}
+        heap = [(0, 0, start, 0)]
+        for _ in range(_MOST_ENDING):
+            if not heap:
+                break
+            _, _, here, depth = heapq.heappop(heap)
+            known = self._lengths.get(here)
+            if known is None and self._elements.accepts(here.left, here.held):
+                known = self._lengths[here] = 0
+            if known is not None:
+                way = before[here]
+                while way is not None:
+                    after, (here, text) = here, way
+                    self._ways[here], known = (text, after), known + len(text)
+                    self._lengths[here], way = known, before[here]
+                return True
+            look(READING)
+            for classes, after in self._steps(here):
+                if after not in before and self._lengths.get(after, 0) is not None:
+                    text = min([self._spelt[c] for c in _places(classes)], key=len)
+                    before[after] = here, text
+                    cost = 2 * self._estimate(after.left) + depth + len(text)
+                    heapq.heappush(heap, (cost, -len(before), after, depth + len(text)))
+        return False
+
     @kept
     def _estimate(self, formula: Formula) -> int:
         """Return about how many characters complete a formula."""
@@ -366,3 +412,13 @@ class PatternRules:
             groups = int(np.packbits(which, bitorder="little").view(np.uint64)[0])
             found = self._most[node] = self._vocabulary.most_of(groups) + 2
         return found
+
+
+def _places(bits: int) -> list[int]:
+    """Return which bits are set."""
+    found = []
+    while bits:
+        bit = bits & -bits
+        found.append(bit.bit_length() - 1)
+        bits ^= bit
+    return found

@@ -20,7 +20,7 @@ _Way = tuple[Frame | None, bytes, Frames]
 """How a search came to a frame: from which one, by which bytes, and the frames that these opened inside."""
 _Move = tuple[bytes, Frame]
 _Place = tuple[int, int, int, Frame, _Way, Iterator[_Move] | None]
-"""Of a search: its cost, the latest first of equal ones, the steps to a frame, it, its way, and the moves it has left."""
+"""Of a search: its cost, the latest first of equal ones, the steps to a frame, it, its way, its other moves."""
 
 
 class ShortTexts:

@@ -24,7 +24,7 @@ from ...kernels.pointers import address_of
 from ...vocabulary.vocabulary import Vocabulary
 from .header import DONE, FARTHEST, HOME, IN_HOME, LOOKED, NEEDS_SITES, NO_BOUND, NUM_INNER, TO_HOME, WORK
 from .memory import Home, MachineMemory
-from .rules import FindsEnds, Rules
+from .rules import Rules
 from .walk import entry_points
 
 _SITES_AT_ONCE = 4  # that a token is likely to pop
@@ -160,8 +160,8 @@ class ByteMachine:
 
     @property
     def has_bounds(self) -> bool:
-        """Whether it is known how many tokens an end is away at most: where rows are cheap, or rules find ends."""
-        return not self.depth or isinstance(self.rules, FindsEnds)
+        """Return True: rules find ends."""
+        return True
 
     def nearest(self, node: int, stack: Any) -> int:
         """Return the bytes of a text that ends all that is open, which are as many tokens; 2**30 or more if unknown."""
@@ -177,15 +177,12 @@ class ByteMachine:
 
     def text_to_end(self, node: int, stack: Any) -> list[int] | None:
         """Return tokens of one byte each, as many as `nearest` says, that end all that is open; None if not known."""
-        rules = self.rules
-        if not isinstance(rules, FindsEnds):
-            return None
         state, inner = divmod(node, self._inner)
         with self._lock:
             first, inside = self._memory.out_of_character(state, inner) if inner else (b"", (state,))
             text = bytearray(first)
             for each in (*inside, *reversed(stack.as_array().tolist())):
-                own = rules.text_to_end(each)
+                own = self.rules.text_to_end(each)
                 if own is None:
                     return None
                 text += own

@@ -14,7 +14,7 @@ from ...automata.alphabet import NOTHING, Alphabet
 from ...kernels.pointers import put
 from ...vocabulary.characters import BEHIND, BYTE_GROUP, UNCLEAN
 from ...vocabulary.vocabulary import Vocabulary
-from .ends import ShortestEnds
+from .ends import EndLengths
 from .header import (
     AT_ALPHABET,
     AT_BYTE,
@@ -65,7 +65,7 @@ class MachineMemory:
         self._most_frames = 1  # that a call opens
         self._named_by_calls = [0]  # states that the newest calls name
         self._num_bound = 0  # of the states that calls name, those of which the bytes to an end are known
-        self._ends: ShortestEnds | None = None
+        self._ends: EndLengths | None = None
         self._vocabulary = vocabulary
         root, inner, reach = _joined(tuple(rules.alphabets))
         self.words, self._groups = reach.shape[1], [groups_of(each, reach.shape[1]) for each in rules.alphabets]
@@ -153,8 +153,9 @@ class MachineMemory:
         return state < len(rows) and rows[state] >= 0
 
     def _row(self, state: int) -> Sequence[int]:
-        """Return the row of a state, which stays unmade if it was."""
-        return self._codes(state).tolist() if self.has_row(state) else self._rules.row(state)
+        """Return the row of a state that has one."""
+        codes: list[int] = self._codes(state).tolist()
+        return codes
 
     def home_of(self, state: int, make: Callable[[int], None]) -> Home | None:
         """Return the home of walks that begin in a state, see `walk`; None without one.
@@ -229,9 +230,9 @@ class MachineMemory:
         return self._lengthen(AT_ENDS, size, NO_BOUND)
 
     @property
-    def _found_ends(self) -> ShortestEnds:
+    def _found_ends(self) -> EndLengths:
         if self._ends is None:
-            self._ends = ShortestEnds(self._rules, self._row)
+            self._ends = EndLengths(self._rules, self._row)
         return self._ends
 
     def bytes_to_end(self, state: int, inner: int) -> int:

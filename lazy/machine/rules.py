@@ -6,7 +6,7 @@ Kernels take names from this file.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,6 +70,12 @@ class Rules(Protocol):
         so many. `NO_LIMIT` stands for any number.
         """
 
+    def bytes_to_end(self, state: int) -> int | None:
+        """Return the bytes of `text_to_end`; None where there is none."""
+
+    def text_to_end(self, state: int) -> bytes | None:
+        """Return a short text that ends the frame of a state; None where a search found none soon."""
+
     @property
     def left_out(self) -> int:
         """Return how often a way on was left out of a row, as the search for a text that completes it took long."""
@@ -77,14 +83,3 @@ class Rules(Protocol):
     @property
     def nbytes(self) -> int:
         """Return about how many bytes all that was made takes."""
-
-
-@runtime_checkable
-class FindsEnds(Protocol):
-    """Rules that find a text which ends the frame of a state without its rows. Rows of other rules are cheap."""
-
-    def bytes_to_end(self, state: int) -> int | None:
-        """Return the bytes of `text_to_end`; None where there is none."""
-
-    def text_to_end(self, state: int) -> bytes | None:
-        """Return a short text that ends the frame of a state; None where a search found none soon."""

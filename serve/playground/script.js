@@ -461,9 +461,6 @@ function showFacts() {
   const kept = { memory: "From the cache", disk: "From the disk" }[compiled.origin];
   if (kept) facts.push([kept, time(compiled.seconds)]);
   $("facts").replaceChildren(...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
-  if (compiled.no_room) {
-    $("facts").append(make("div", { className: "note" }, make("dt", {}, "Not served"), make("dd", {}, compiled.no_room)));
-  }
 }
 
 // --------------------------------------------------------------------------------------------------- the text

@@ -37,20 +37,19 @@ def test_every_option_is_one_setting(started, tmp_path):
         "--dtype": "bfloat16", "--host": "0.0.0.0", "--port": 81, "--rows": 2, "--max-queue": 3, "--max-tokens": 4,
         "--max-schema-bytes": 5, "--max-body-bytes": 6, "--compile-processes": 8, "--budget-states": 9,
         "--budget-seconds": 1.5, "--budget-bytes": 10, "--whitespace": "compact", "--cache-dir": tmp_path / "c",
-        "--cache-bytes": 11, "--cache-dir-bytes": 12, "--arena": "states=13", "--grace": 2.5, "--allow": "format",
+        "--cache-bytes": 11, "--cache-dir-bytes": 12, "--grace": 2.5, "--allow": "format",
         "--api-key": "one", "--ssl-certfile": tmp_path / "cert.pem", "--ssl-keyfile": tmp_path / "key.pem",
         "--max-connections": 15, "--max-header-bytes": 1600, "--read-seconds": 17.5, "--write-seconds": 18.5,
     }  # fmt: skip
     for name in ("cert.pem", "key.pem"):
         (tmp_path / name).touch()
-    flags = ("--arena", "edges=14", "--api-key", "two", "--log-requests", "--no-playground")
+    flags = ("--api-key", "two", "--log-requests", "--no-playground")
     settings = started(*[word for pair in options.items() for word in pair], *flags)
     budget = mw.Budget(states=9, seconds=1.5, bytes=10)
     assert settings == Settings(
         model=ModelSettings(tmp_path, tmp_path, 7, "it", "cuda:1", "bfloat16"),
         limits=Limits(2, 3, 4, 5, 6, 8, budget, grace_seconds=2.5, whitespace="compact", allow=("format",)),
         cache=CacheSettings(11, tmp_path / "c", 12),
-        capacity=mw.Capacity(states=13, edges=14),
         access=Access(
             "0.0.0.0", 81, ("one", "two"), tmp_path / "cert.pem", tmp_path / "key.pem", 15, 1600, 17.5, 18.5, True
         ),
@@ -68,9 +67,6 @@ def test_separators_take_the_place_of_white_space(started):
     ("arguments", "message"),
     [
         (("--eos", "3"), "--tokenizer, --eos, --name and --device go with --model"),
-        (("--arena", "rooms=4"), "--arena takes NAME=NUMBER, the name one of states, edges"),
-        (("--arena", "states"), "--arena takes NAME=NUMBER"),
-        (("--arena", "states=0"), "--arena: Capacity(states=0) must be from 1 to"),
         (("--api-key", ""), "--api-key is empty"),
         (("--ssl-keyfile", __file__), "--ssl-keyfile goes with --ssl-certfile"),
         (("--separators", ";", ":"), "--separators must be a comma and a colon"),

@@ -135,7 +135,6 @@ def service():
     with running(limits=Limits(max_queue=100)) as one:
         yield one
         assert one.open == 0
-        assert one.arena.stored.held == 0
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +144,7 @@ def client(service):
 
 def idle(service):
     """Wait until nothing of any request is left."""
-    wait(lambda: not (service.open or service.worker.running or service.worker.waiting or service.arena.stored.held))
+    wait(lambda: not (service.open or service.worker.running or service.worker.waiting))
 
 
 # ------------------------------------------------------------------------------------------------- what is written
@@ -619,7 +618,6 @@ REFUSED = [
     ({"frobnicate": 1}, 400, "frobnicate", "frobnicate is not supported"),
     ({"guided_grammar": "root ::= x"}, 400, "guided_grammar", "^line 1, column 10: there is no rule x[^^]*\\^"),
     ({"guided_grammar": 'x: "a"'}, 400, "guided_grammar", "start"),
-    ({"guided_grammar": PALINDROMES}, 400, "guided_grammar", "no finite table.*server needs a table"),
     ({"guided_grammar": "%import .secret.X\nstart: X"}, 400, "guided_grammar", "relative to this grammar's file"),
     ({"guided_grammar": 'start: "a"' + " " * 300_000}, 400, "guided_grammar", "max-schema-bytes"),
     ({"guided_grammar": 'start: "a"', "guided_regex": "a"}, 400, "guided_grammar", "at the same time"),
@@ -803,12 +801,16 @@ def test_an_error_within_tags_has_its_json_pointer(client, content, code, pointe
         assert more.items() <= error.items()
 
 
-def test_a_grammar_that_has_no_table_is_refused_as_quickly_as_it_can_be(client, service):
-    for _ in range(2):
-        with pytest.raises(openai.BadRequestError) as found:
-            chat(client, extra_body={"guided_grammar": PALINDROMES})
-        assert found.value.body["code"] == "constraint_without_table"
+def test_a_grammar_that_has_no_table_is_read_as_it_is_and_may_be_cut(client, service):
+    ends = set()
+    for seed in range(6):
+        out = chat(client, extra_body={"guided_grammar": PALINDROMES}, max_tokens=8, seed=seed).choices[0]
+        ends.add(out.finish_reason)
+        if out.finish_reason == "stop":
+            assert out.message.content == out.message.content[::-1]
+        assert set(out.message.content) <= set("ab")
         before = service.cache.stats.compilations
+    assert "length" in ends
     assert service.cache.stats.compilations == before
 
 
@@ -837,12 +839,11 @@ def test_annotations_and_fields_that_change_nothing_are_taken(service):
 @pytest.mark.long
 def test_limits_of_a_server_are_told():
     limits = Limits(max_body_bytes=3000, budget=mw.Budget(states=50), max_tokens=5000)
-    capacity = mw.Capacity(states=2000)
-    with running(limits=limits, capacity=capacity) as one:
+    with running(limits=limits) as one:
         out = post(one, prompt="a" * 4000)
         assert out.status_code == 413
         assert "--max-body-bytes" in out.json()["error"]["message"]
-        out = post(one, prompt="a", guided_regex="[a-z]{60}").json()["error"]
+        out = post(one, prompt="a", guided_choice=[f"{n}" * 5 for n in range(30)]).json()["error"]
         assert out["code"] == "constraint_too_expensive"
         assert "--budget-states" in out["message"]
         out = post(one, prompt="a" * 2900, max_tokens=2000).json()["error"]
@@ -851,11 +852,6 @@ def test_limits_of_a_server_are_told():
         out = post(one, prompt="a", guided_json=CITY).json()["error"]
         assert out["code"] == "constraint_too_expensive"
         assert "--budget-seconds" in out["message"]
-    with running(capacity=capacity) as one:
-        out = post(one, prompt="a", guided_regex="[a-z]{2500}", max_tokens=1000).json()["error"]
-        assert out["code"] == "constraint_too_large"
-        assert "--arena states=" in out["message"]
-        assert post(one, prompt="a", guided_regex="[a-z]{20}", max_tokens=30).status_code == 200
 
 
 # ------------------------------------------------------------------------------------------------------------- load
@@ -1093,10 +1089,10 @@ def test_a_server_that_is_told_to_stop_lets_what_is_written_end_up_to_a_time(gra
 def test_a_server_that_has_ended_keeps_nothing():
     with running() as one:
         assert post(one, prompt="a", max_tokens=2).status_code == 200
-        arena = weakref.ref(one.arena)
+        engine = weakref.ref(one.worker.engine)
     del one
     gc.collect()
-    assert arena() is None
+    assert engine() is None
 
 
 @pytest.mark.long
@@ -1129,9 +1125,11 @@ def test_the_command_serves_and_ends_by_sigterm(tmp_path):
 
         wait(ready)
         out = httpx.post(
-            f"{url}/v1/completions", json={"model": loading.TINY, "prompt": "a", "guided_regex": "[ab]+c"}, timeout=60
+            f"{url}/v1/completions",
+            json={"model": loading.TINY, "prompt": "a", "guided_choice": ["ab", "c"]},
+            timeout=60,
         )
-        assert re.fullmatch("[ab]+c", out.json()["choices"][0]["text"])
+        assert out.json()["choices"][0]["text"] in ("ab", "c")
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=30)
     finally:
@@ -1149,7 +1147,6 @@ def test_options_of_the_command_are_checked(tmp_path, monkeypatch):
         return out.output
 
     assert "go with --model" in said("--eos", 3)
-    assert "--arena takes NAME=NUMBER" in said("--arena", "rooms=4")
     assert "has no config.json" in said("--model", tmp_path)
     (tmp_path / "config.json").write_text("{")
     assert "cannot load" in said("--model", tmp_path)
@@ -1185,7 +1182,6 @@ def test_metrics_are_what_prometheus_reads(service, client):
     assert grown["maskwright_compile_seconds_count",] == 2
     assert grown["maskwright_time_to_first_token_seconds_count",] == 2
     assert grown["maskwright_step_seconds_count",] > 0
-    assert 0 < after["maskwright_arena_fill_ratio", ("part", "states")] < 1
     assert after["maskwright_rows",] == 16
     assert (after["maskwright_running",], after["maskwright_queue_length",]) == (0, 0)
 

@@ -85,16 +85,16 @@ def test_a_cache_with_processes_has_the_tables_and_errors_of_one_without(vocab, 
     far, near = mw.Cache(vocab, compilers=made), mw.Cache(vocab)
 
     def of(cache):
-        yield lambda: cache.compile_json_schema(SCHEMA, allow=iter(["format"]))
+        yield lambda: cache.compile_json_schema(SCHEMA, allow=iter(["format"]), lazy=False)
         yield lambda: cache.compile_json_schema({"$ref": "urn:a"}, documents={"urn:a": SCHEMA}, lazy=False)
-        yield lambda: cache.compile_regex("[ab]+", flags="i")
+        yield lambda: cache.compile_regex("[ab]+", flags="i", lazy=False)
         yield lambda: cache.compile_choices(["a", "bc"])
         yield lambda: cache.compile_grammar('root ::= "a" root "b" | "c"', syntax="ebnf", start="root")
         yield lambda: cache.compile_structural_tag(TAG)
         yield lambda: cache.compile_json_schema({"type": "none"}, lazy=False)
         yield lambda: cache.compile_regex("(a")
         yield lambda: cache.compile_grammar("start: rule")
-        yield lambda: cache.compile_regex("[a-z]{900}", budget=mw.Budget(states=10))
+        yield lambda: cache.compile_regex("[a-z]{900}", budget=mw.Budget(states=10), lazy=False)
 
     for there, here in zip(of(far), of(near), strict=True):
         wanted = outcome(lambda here=here: here().to_table())
@@ -112,6 +112,35 @@ def test_a_cache_with_processes_has_the_tables_and_errors_of_one_without(vocab, 
     assert far.stats.compilations == near.stats.compilations == 10
 
 
+def test_what_begins_soon_and_has_bounds_is_read_as_it_is(vocab, made, monkeypatch):
+    def never(self):
+        raise AssertionError("a table is made")
+
+    cache = mw.Cache(vocab, compilers=made)
+    alternatives = [{"properties": {"k": {"pattern": f"^k{n}:"}, "v": {"minLength": n}}} for n in range(20)]
+    read = [
+        cache.compile_json_schema(SCHEMA),
+        cache.compile_json_schema({"type": "object", "required": ["k", "v"], "oneOf": alternatives}),
+        cache.compile_regex(".*foo.{20}"),
+    ]
+    assert cache.compile_json_schema(SCHEMA) is read[0]
+    monkeypatch.setattr(mw.LazyTable, "to_table", never)
+    for table in read:
+        assert isinstance(table, mw.LazyTable)
+        assert table.has_bounds
+        assert mw.Matcher(table, vocab, max_tokens=200, may_complete=False).mask().any()
+
+
+def test_what_has_no_bounds_is_a_table_if_one_is_made_soon_and_read_otherwise(vocab, made):
+    cache = mw.Cache(vocab, compilers=made)
+    assert isinstance(cache.compile_structural_tag(TAG), mw.TransitionTable)
+    assert isinstance(cache.compile_grammar('start: "a" start "b" | "c"'), mw.TransitionTable)
+    palindromes = cache.compile_grammar('start: "a" start "a" | "b" start "b" | "a" | "b"')
+    assert isinstance(palindromes, mw.LazyTable)
+    assert not palindromes.has_bounds
+    assert mw.Matcher(palindromes).accept_tokens([98, 99, 98])
+
+
 @pytest.mark.parametrize("made", [ill], indirect=True)
 @pytest.mark.parametrize(("source", "limit"), [("spin", "seconds"), pytest.param("grow", "bytes", marks=ON_LINUX)])
 def test_a_process_over_a_hard_limit_is_stopped_and_replaced_and_nothing_is_kept(vocab, made, source, limit):
@@ -122,13 +151,13 @@ def test_a_process_over_a_hard_limit_is_stopped_and_replaced_and_nothing_is_kept
         made.compile(regex("a"))
     began = time.monotonic()
     with pytest.raises(mw.BudgetError) as found:
-        cache.compile_regex(source, budget=budget)
+        cache.compile_regex(source, budget=budget, lazy=False)
     assert time.monotonic() - began < 60
     assert (found.value.limit, found.value.allowed) == (limit, getattr(budget, limit))
     assert cache.stats.entries == (limit == "bytes")  # what ran out of time is tried again
     assert len(set(made.pids) - before) == 1
     assert len(made.pids) == 2
-    assert cache.compile_regex("[ab]c").accepts([98, 100])
+    assert cache.compile_regex("[ab]c", lazy=False).accepts([98, 100])
 
 
 @pytest.mark.parametrize("made", [ill], indirect=True)
@@ -197,7 +226,7 @@ def test_what_ran_out_of_shared_seconds_is_compiled_for_those_who_have_more(voca
     poor.left = 0.0
     with pytest.raises(mw.BudgetError, match="together"):
         cache.sharing(poor).compile_regex("[ab]{9}")
-    assert isinstance(cache.compile_regex("[ab]{9}"), mw.TransitionTable)
+    assert cache.compile_regex("[ab]{9}").accepts([98] * 9)
 
 
 def test_a_view_that_does_not_compile_has_what_is_in_memory(vocab, made):
@@ -208,8 +237,6 @@ def test_a_view_that_does_not_compile_has_what_is_in_memory(vocab, made):
     table = cache.compile_regex("[ab]{7}")
     assert view.compile_regex("[ab]{7}") is table
     assert cache.stats.hits == view.stats.hits == 1
-    lazy = cache.compiling_here().compile_json_schema(SCHEMA)
-    assert isinstance(lazy, mw.LazyTable)
 
 
 def test_whoever_waits_when_the_processes_are_closed_is_told(made, request):

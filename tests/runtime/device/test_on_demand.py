@@ -789,31 +789,28 @@ def test_generation_forgets_what_it_cannot_come_back_to(how, mode, most, monkeyp
             assert all(matcher.advance(t) for t in row)
 
 
-def an_engine(arena: bool = True, **options: Any) -> Any:
+def an_engine() -> Any:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     from maskwright.runtime.integrations.engine import Engine
 
-    capacity = mw.Capacity(
-        states=2000, edges=20_000, bases=100, base_targets=1000, masks=32, lists=100, classes=1000, exits=500,
-        sites=100, site_entries=1000, actions=100, pushes=100, row_width=64, class_width=64, exit_width=64,
-        site_width=64, symbols=64, depth=4, ends=1,
-    )  # fmt: skip
-    held = mw.Arena(SMALL, capacity, **options) if arena else None
-    return Engine(llama(), held, rows=3, vocabulary=SMALL, eos=None if arena else 0)
+    return Engine(llama(), SMALL, rows=3)
 
 
 def test_an_engine_writes_by_such_grammars_what_it_would_alone():
-    """Beside tables of its arena and free text, more than there are rows."""
+    """Beside free text and a grammar that has a table, more than there are rows."""
     regular = mw.compile_grammar(REGULAR, SMALL)
     tables = [grammar(AMBIGUOUS), None, grammar(PALINDROMES), regular, grammar(AMBIGUOUS), grammar(PALINDROMES)]
     together = an_engine()
-    requests = [together.add([1 + i % 4], t, max_tokens=20, seed=i, jump=i % 2 == 0) for i, t in enumerate(tables)]
+    requests = [
+        together.add([1 + i % 4], t, max_tokens=20, seed=i, jump=i % 2 == 0, complete=False)
+        for i, t in enumerate(tables)
+    ]
     together.run()
     ended = 0
     for i, (table, request) in enumerate(zip(tables, requests, strict=True)):
-        alone = an_engine(arena=table is regular)
-        other = alone.add([1 + i % 4], table, max_tokens=20, seed=i, jump=i % 2 == 0)
+        alone = an_engine()
+        other = alone.add([1 + i % 4], table, max_tokens=20, seed=i, jump=i % 2 == 0, complete=False)
         alone.run()
         assert (request.tokens, request.finished) == (other.tokens, other.finished)
         if table is not None:
@@ -827,7 +824,10 @@ def test_an_engine_writes_by_such_grammars_what_it_would_alone():
 def test_a_budget_that_runs_out_ends_one_request_of_an_engine_alone():
     small = mw.compile_grammar('start: "a" start "b" start | "b" start "a" | "ab"', SMALL, budget=Budget(states=70))
     engine = an_engine()
-    requests = [engine.add([1], table, max_tokens=60, seed=3, jump=False) for table in (small, grammar(AMBIGUOUS))]
+    requests = [
+        engine.add([1], table, max_tokens=60, seed=3, jump=False, complete=False)
+        for table in (small, grammar(AMBIGUOUS))
+    ]
     engine.run()
     assert [request.finished == "budget" for request in requests] == [True, False]
 
@@ -838,8 +838,10 @@ def test_an_engine_tells_grammars_apart_where_their_states_have_the_same_numbers
     assert not any(table.has_arrays() for table in tables)
     starts = masks_of([mw.Matcher(table) for table in tables])
     assert (starts[0] & starts[1] == 0).all()
-    engine = an_engine(arena=False)
-    requests = [engine.add([1], table, max_tokens=6, seed=i, jump=False) for i, table in enumerate(tables)]
+    engine = an_engine()
+    requests = [
+        engine.add([1], table, max_tokens=6, seed=i, jump=False, complete=False) for i, table in enumerate(tables)
+    ]
     engine.run()
     for table, request in zip(tables, requests, strict=True):
         matcher = mw.Matcher(table)
@@ -847,26 +849,13 @@ def test_an_engine_tells_grammars_apart_where_their_states_have_the_same_numbers
         assert all(matcher.advance(token) for token in request.tokens)
 
 
-def test_an_engine_forgets_what_no_row_stands_at(monkeypatch):
-    monkeypatch.setattr(on_demand, "_ROWS", 16)
-    engine = an_engine(arena=False)
-    requests = [engine.add([1 + i], grammar(PALINDROMES), max_tokens=30, seed=i) for i in range(3)]
-    engine.run()
-    assert sum(len(r.tokens) for r in requests) > 20
-    assert engine._reached.arrays.mask_of.shape[0] == 16
-    assert all(mw.Matcher(grammar(PALINDROMES)).accepts(r.tokens) or r.finished == "length" for r in requests)
-
-
 def test_what_an_engine_cannot_promise_is_refused_before_anything_begins():
     table = grammar(PALINDROMES)
-    with pytest.raises(mw.ConstraintError, match="use one without budgets"):
-        an_engine(budgets=True).add([1], table, max_tokens=5)
+    with pytest.raises(mw.ConstraintError, match=r"no finite table|no table"):
+        an_engine().add([1], table, max_tokens=5)
     other = mw.Vocabulary.from_bytes([*TOKENS, b"aaaa"], eos=0)
-    with pytest.raises(mw.VocabularyMismatchError, match="compile it with the engine's"):
-        an_engine(arena=False).add([1], mw.compile_grammar(PALINDROMES, other), max_tokens=5)
-    unending = mw.compile_grammar(PALINDROMES, mw.Vocabulary.from_bytes(TOKENS))
-    with pytest.raises(ValueError, match=r"Engine\(model, eos=None\)"):
-        an_engine(arena=False).add([1], unending, max_tokens=5)
+    with pytest.raises(mw.VocabularyMismatchError, match="pass the vocabulary that it was compiled with"):
+        an_engine().add([1], mw.compile_grammar(PALINDROMES, other), max_tokens=5)
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ import maskwright as mw
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from maskwright.runtime import torch_ops  # noqa: E402
+from maskwright.lazy.lazy_table import LazyTable  # noqa: E402
 from maskwright.runtime.device.torch import compat, drawing  # noqa: E402
 from maskwright.runtime.integrations.engine import Engine  # noqa: E402
 
@@ -36,11 +36,6 @@ TREE = {
         }
     },
 }  # fmt: skip
-CAPACITY = mw.Capacity(
-    states=8000, edges=60_000, bases=500, base_targets=4000, masks=64, lists=500, classes=8000, exits=3000, sites=500,
-    site_entries=16_000, actions=1500, pushes=3000, row_width=400, class_width=512, exit_width=64, site_width=160,
-    symbols=1024, pops=16, depth=64, ends=1,
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +90,7 @@ def test_each_request_is_written_as_it_would_be_alone(with_vocabulary, model, vo
     spelling = vocab if with_vocabulary else None
 
     def engine(rows):
-        return Engine(model, mw.Arena(vocab, CAPACITY, budgets=True), rows=rows, vocabulary=spelling, chunk=8)
+        return Engine(model, spelling, rows=rows, eos=0, chunk=8)
 
     shared, alone = engine(3), engine(1)
     rng = random.Random(1)
@@ -119,7 +114,6 @@ def test_each_request_is_written_as_it_would_be_alone(with_vocabulary, model, vo
         else:
             assert request.finished == "stop"  # budgets see to it
             assert is_member(vocab, options["table"], request)
-    assert shared.arena.stored.held == 0
     assert len({request.finished for request in requests}) == 2
 
 
@@ -137,22 +131,19 @@ def test_the_kernel_writes_what_array_operations_write(mixed, model, vocab, tabl
     written = []
     for by_kernel in (True, False):
         drawn = collections.Counter()
-        for name in ("draw_packed", "draw_nested"):
-            counting = functools.partial(counted, drawn, name, getattr(drawing, name))
-            monkeypatch.setattr(drawing, name, counting)
+        counting = functools.partial(counted, drawn, "draw_packed", drawing.draw_packed)
+        monkeypatch.setattr(drawing, "draw_packed", counting)
         if not by_kernel:
             monkeypatch.setattr(drawing, "can_draw", lambda *_: False)
-        arena = mw.Arena(vocab, CAPACITY, budgets=not mixed)
-        engine = Engine(narrow, arena, rows=4, vocabulary=vocab)
-        requests = [engine.add(**options) for options in asked(kinds, 24, seed=5)]
+        engine = Engine(narrow, vocab, rows=4)
+        requests = [engine.add(**options, complete=not mixed) for options in asked(kinds, 24, seed=5)]
         engine.run()
         written.append([(request.tokens, request.finished) for request in requests])
         for request, other in zip(requests, asked(kinds, 24, seed=5), strict=True):
             if request.finished == "stop" and other["table"] is not None:
                 assert is_member(vocab, other["table"], request)
         monkeypatch.undo()
-        assert bool(drawn["draw_nested"]) == (by_kernel and not mixed) or mixed
-        assert bool(drawn["draw_packed"]) == (by_kernel and mixed)
+        assert bool(drawn["draw_packed"]) == by_kernel
     assert written[0] == written[1]
 
 
@@ -163,8 +154,8 @@ def test_a_model_of_fewer_outputs_than_there_are_tokens_is_refused(kind, wanted,
     config.vocab_size = vocab.size - 1
     narrow = transformers.LlamaForCausalLM(config).to(kind).eval()
     table = mw.compile_grammar('start: "a" start "a" | "ab"', vocab) if wanted < 0 else tables[wanted]
-    engine = Engine(narrow, mw.Arena(vocab, CAPACITY), rows=2, vocabulary=vocab)
-    engine.add([3, 4], table, max_tokens=30, jump=False)
+    engine = Engine(narrow, vocab, rows=2)
+    engine.add([3, 4], table, max_tokens=30, jump=False, complete=wanted > 0)
     with pytest.raises(mw.VocabularyMismatchError):
         engine.run()
 
@@ -185,7 +176,7 @@ def test_without_a_constraint_it_is_what_the_model_generates(model, vocab):
 def test_what_is_drawn_is_distributed_as_the_masked_model_has_it(model, vocab):
     table = mw.compile_choices(["a", "ab", "b", "cc"], vocab)
     prompt = [9, 4]
-    engine = Engine(model, mw.Arena(vocab, CAPACITY), rows=16)
+    engine = Engine(model, vocab, rows=16)
     requests = [engine.add(prompt, table, max_tokens=5, seed=seed) for seed in range(600)]
     engine.run()
     found = collections.Counter(spelt(vocab, request) for request in requests)
@@ -212,31 +203,11 @@ def test_what_is_drawn_is_distributed_as_the_masked_model_has_it(model, vocab):
     assert statistic < 30.7  # chi-square, 3 degrees of freedom, at 1e-6
 
 
-@pytest.mark.parametrize("on_host", [True, False])
-def test_states_on_the_device_are_where_matchers_are(model, vocab, tables, on_host):
-    engine = Engine(model, mw.Arena(vocab, CAPACITY, budgets=True), rows=4, vocabulary=vocab, chunk=4)
-    if not on_host:  # as on a GPU, where there are no kernels of the host
-        engine._dev = dataclasses.replace(engine._dev, host=None)
-    for options in asked(tables, 20, 5):
-        engine.add(**options)
-    compared = 0
-    while engine.busy:
-        engine.step()
-        masks = torch_ops.bitmask(engine._dev, engine._state).numpy().view(np.uint32)
-        for row, mask in zip(engine._rows, masks, strict=True):
-            if row.matcher is not None:
-                own = mw.Matcher(row.request.table)
-                assert all(map(own.advance, row.request.tokens))
-                assert np.array_equal(mask, own.mask())
-                compared += 1
-    assert compared > 50
-
-
 def test_forced_text_costs_no_pass_of_the_model(model, vocab):
     table = mw.compile_regex("(yes|no), because the answer is [ab]", vocab)
     passes = {}
     for jump in (False, True):
-        engine = Engine(model, mw.Arena(vocab, CAPACITY), rows=1, vocabulary=vocab)
+        engine = Engine(model, vocab, rows=1)
         request = engine.add([3], table, max_tokens=60, temperature=0, jump=jump)
         engine.run()
         assert request.finished == "stop"
@@ -248,7 +219,7 @@ def test_forced_text_costs_no_pass_of_the_model(model, vocab):
 
 
 def test_tokens_are_told_as_they_are_written(model, vocab, tables):
-    engine = Engine(model, mw.Arena(vocab, CAPACITY, budgets=True), rows=3, vocabulary=vocab)
+    engine = Engine(model, vocab, rows=3)
     requests = [engine.add(**options) for options in asked(tables, 12, 7)]
     told = collections.defaultdict(list)
     ends = []
@@ -263,54 +234,47 @@ def test_tokens_are_told_as_they_are_written(model, vocab, tables):
 
 def test_a_sequence_without_a_budget_may_be_cut_and_says_so(model, vocab):
     table = mw.compile_regex("[a-z]{30}", vocab)
-    engine = Engine(model, mw.Arena(vocab, CAPACITY))
-    request = engine.add([3], table, max_tokens=10, seed=0)
+    engine = Engine(model, vocab)
+    request = engine.add([3], table, max_tokens=10, seed=0, complete=False)
     engine.run()
     assert request.finished == "length"
     assert len(request.tokens) == 10
-    with pytest.raises(ValueError, match="less than the shortest sequence"):
-        Engine(model, mw.Arena(vocab, CAPACITY, budgets=True)).add([3], table, max_tokens=3)
+    with pytest.raises(ValueError, match="30 tokens are known to be enough"):
+        engine.add([3], table, max_tokens=29)
 
 
-def test_a_request_waits_until_the_arena_has_room(model, vocab, monkeypatch):
-    tables = [mw.compile_regex(f"[a-z]{{{n}}}x", vocab) for n in (22, 21, 20)]
-    # room for two, and for the third where either has been
-    small = dataclasses.replace(CAPACITY, states=2 * tables[0].to_table().num_rows + 3)
-    engine = Engine(model, mw.Arena(vocab, small), rows=3)
-    requests = [engine.add([3], table, max_tokens=40) for table in tables]
-    asked = []
-    add = engine.arena.add
-    monkeypatch.setattr(engine.arena, "add", lambda table: [asked.append(table), add(table)][1])
-    for _ in range(3):
-        engine.step()
-    assert len(engine.waiting) == 1
-    assert asked == tables  # once each: nobody has left
+def test_no_table_is_worked_out_to_end_in_time(model, vocab, monkeypatch):
+    def never(self):
+        raise AssertionError("a request waits for a table")
+
+    monkeypatch.setattr(LazyTable, "to_table", never)
+    sources = [
+        TREE,
+        {"type": "array", "items": {"enum": ["abc", 5]}, "minItems": 2},
+        {"type": "string", "minLength": 9},
+    ]
+    constraints = [mw.compile_json_schema(source, vocab) for source in sources]
+    engine = Engine(model, vocab, rows=3)
+    requests = [engine.add([3 + n], table, max_tokens=24 + n, seed=n) for n in range(8) for table in constraints]
     engine.run()
-    assert asked[3:] == tables[2:]
-    assert [request.finished for request in requests] == ["stop"] * 3
-    with pytest.raises(mw.ArenaError, match=r"Capacity\(states="):
-        engine.add([3], mw.compile_regex("[a-z]{200}x", vocab), max_tokens=300)
-    assert not engine.busy
+    for request in requests:
+        assert request.finished == "stop"
+        assert is_member(vocab, request.table, request)
 
 
-def test_what_is_forced_is_kept_where_another_finds_no_room(model, vocab):
-    arena = mw.Arena(vocab, dataclasses.replace(CAPACITY, states=40))
-    held = arena.add(mw.compile_regex("[a-z]{30}", vocab))  # somebody else's
-    engine = Engine(model, arena, rows=2, vocabulary=vocab)
-    read = mw.compile_grammar('start: "(" p\np: "a" p "a" | "b" p "b" | "a" | "b"', vocab)
-    first = engine.add([3], read, max_tokens=6, seed=0)
-    second = engine.add([3], mw.compile_regex("[a-z]{20}", vocab), max_tokens=30, seed=0)
-    with pytest.raises(mw.ArenaError):
-        engine.run()  # once nobody is left for whom to wait
-    assert vocab.decode(first.tokens).startswith(b"(")
-    arena.drop(held)
+def test_items_are_written_by_a_matrix_as_by_a_table(model, vocab):
+    sids = np.random.default_rng(0).integers(1, 200, (300, 3))
+    engine = Engine(model, eos=0, rows=4)
+    kinds = [mw.sort_sids(sids, vocab_size=vocab.size), mw.compile_sids(sids, vocab_size=vocab.size)]
+    written = [[engine.add([5 + n], table, max_tokens=9, seed=n) for n in range(12)] for table in kinds]
     engine.run()
-    assert second.finished == "stop"
+    assert [request.tokens for request in written[0]] == [request.tokens for request in written[1]]
+    assert {tuple(request.tokens) for request in written[0]} <= set(map(tuple, sids.tolist()))
 
 
 def test_a_request_can_be_cancelled_at_any_time(model, vocab):
     table = mw.compile_regex("[a-z]{30}", vocab)
-    engine = Engine(model, mw.Arena(vocab, CAPACITY), rows=1)
+    engine = Engine(model, vocab, rows=1)
     first, second, third = (engine.add([3], table, max_tokens=40, seed=n) for n in range(3))
     for _ in range(4):
         engine.step()
@@ -322,7 +286,6 @@ def test_a_request_can_be_cancelled_at_any_time(model, vocab):
     assert not second.tokens
     engine.run()
     assert third.finished == "stop"
-    assert engine.arena.stored.held == 0
     with pytest.raises(ValueError, match="not one of"):
         Engine(model, rows=1).cancel(dataclasses.replace(first, finished=None))
 
@@ -331,7 +294,7 @@ def test_a_model_that_rules_all_out_is_said_to(vocab, model):
     broken = transformers.LlamaForCausalLM(model.config).double().eval()
     with torch.no_grad():
         broken.lm_head.weight.fill_(math.nan)
-    engine = Engine(broken, mw.Arena(vocab, CAPACITY), rows=2)
+    engine = Engine(broken, vocab, rows=2)
     request = engine.add([3], mw.compile_regex("[ab]c", vocab), max_tokens=9)
     engine.run()
     assert (request.finished, request.tokens) == ("no distribution", [])
@@ -351,8 +314,7 @@ def test_a_constraint_reads_nothing_on_the_host_that_there_is_not_without(model,
     monkeypatch.setattr(compat, "is_plain", lambda *_: False)  # as on an accelerator
 
     def reads(table):
-        engine = Engine(model, mw.Arena(vocab, CAPACITY, budgets=True), rows=2)
-        engine._dev = dataclasses.replace(engine._dev, host=None)  # the same
+        engine = Engine(model, vocab, rows=2)
         for seed in range(2):
             engine.add([3, 4], table, max_tokens=30, seed=seed, jump=False)
         engine.step()
@@ -366,7 +328,6 @@ def test_a_constraint_reads_nothing_on_the_host_that_there_is_not_without(model,
 
 
 def test_mistakes_are_named(model, vocab, tables):
-    arena = mw.Arena(vocab, CAPACITY)
     other = mw.Vocabulary.from_bytes([b"", b"a"], eos=0)
     with pytest.raises(ValueError, match="rows=0"):
         Engine(model, rows=0)
@@ -375,25 +336,28 @@ def test_mistakes_are_named(model, vocab, tables):
     with pytest.raises(TypeError, match="transformers"):
         Engine(3)
     with pytest.raises(ValueError, match="eos=5"):
-        Engine(model, arena, eos=5)
+        Engine(model, vocab, eos=5)
     for wrong, said in ((-1, "not -1"), ([0, 10**6], "not 1000000"), ([], "empty list"), ("0", "not '0'")):
-        for into in (arena, None):
+        for into in (vocab, None):
             with pytest.raises(mw.ConstraintError, match=f"eos .*{said}"):
                 Engine(model, into, eos=wrong)
-    with pytest.raises(mw.VocabularyMismatchError):
-        Engine(model, arena, vocabulary=other)
-    engine = Engine(model, arena)
+    with pytest.raises(TypeError, match="a Vocabulary, not Arena"):
+        Engine(model, mw.Arena(vocab))
+    engine = Engine(model, vocab)
     with pytest.raises(ValueError, match="prompt is empty"):
         engine.add([], max_tokens=3)
     with pytest.raises(ValueError, match="max_tokens=0"):
         engine.add([3], max_tokens=0)
     with pytest.raises(ValueError, match="temperature"):
         engine.add([3], max_tokens=3, temperature=-1)
-    for of in (engine, Engine(model)):
-        with pytest.raises(TypeError, match="an Arena holds tables, not a SortedMatrix: compile the rows with compile"):
-            of.add([3], mw.sort_sids([[1, 2]], vocab_size=vocab.size), max_tokens=3)
-    with pytest.raises(ValueError, match="no arena"):
+    with pytest.raises(TypeError, match="a Matcher takes"):
+        engine.add([3], "a", max_tokens=3)
+    with pytest.raises(ValueError, match=r"Engine\(model, eos=0\)"):
         Engine(model).add([3], tables[1], max_tokens=3)
+    named = Engine(model, eos=0)
+    named.add([3], tables[1], max_tokens=3)
+    with pytest.raises(mw.VocabularyMismatchError, match="compile it with the engine's"):
+        named.add([3], mw.compile_regex("a", other), max_tokens=3)
     with pytest.raises(mw.VocabularyMismatchError):
         engine.add([3], mw.compile_regex("a", other), max_tokens=3)
     assert not engine.busy
@@ -401,12 +365,11 @@ def test_mistakes_are_named(model, vocab, tables):
 
 
 @pytest.mark.parametrize("way", ["kernels", "operations"])
-def test_requests_end_by_any_end_of_the_arenas_vocabulary(vocab, model, way, monkeypatch):
+def test_requests_end_by_any_end_of_the_vocabulary(vocab, model, way, monkeypatch):
     if way == "operations":
         monkeypatch.setattr(compat, "is_plain", lambda *x: False)
     blank = mw.Vocabulary.from_bytes([*vocab.tokens, b"", b"", b""], eos=[0, vocab.size, vocab.size + 2])
-    arena = mw.Arena(blank, CAPACITY, budgets=True)
-    engine = Engine(model, arena, rows=3, vocabulary=blank)
+    engine = Engine(model, blank, rows=3)
     assert engine.ends == blank.ends
     sources = [mw.compile_regex("[a-c]{2,9}(ok)?", blank), mw.compile_choices(["red", "redder"], blank), None]
     requests = [engine.add([5, 6], table, max_tokens=12, seed=i) for i, table in enumerate(sources * 4)]
@@ -415,7 +378,7 @@ def test_requests_end_by_any_end_of_the_arenas_vocabulary(vocab, model, way, mon
         assert not set(request.tokens) & set(blank.ends)
         if request.table is not None:
             assert is_member(blank, request.table, request)
-    with pytest.raises(ValueError, match="but sequences in this arena end by"):
-        Engine(model, arena, eos=0)
-    with pytest.raises(mw.ArenaError, match="the table has eos 0, the arena"):
-        arena.add(dataclasses.replace(sources[0].to_table(), other_ends=()))
+    with pytest.raises(ValueError, match="but the vocabulary's sequences end by"):
+        Engine(model, blank, eos=0)
+    with pytest.raises(ValueError, match=r"the table has eos 0, .* and the engine \[0, 266, 268\]"):
+        engine.add([3], dataclasses.replace(sources[0].to_table(), other_ends=()), max_tokens=9)
