@@ -93,7 +93,10 @@ class ObjectShapes:
             keys = in_order(_orders(mentions))
             if any(map(is_counted, mentions)):
                 keys = (*keys, *self._few(keys, mentions))
-            told = any(type(atom) is Names or (isinstance(atom, Members) and self._is_told(atom)) for atom in mentions)
+            told = any(
+                type(atom) is Names or (isinstance(atom, Members) and bool(self._telling_patterns(atom)))
+                for atom in mentions
+            )
             members = tuple([atom for atom in mentions if isinstance(atom, Members)])
             made = ObjectShape(keys, members, told, self._ascii)
             made.unsaid = made.all_keys & ~made.said_by(here)
@@ -109,10 +112,7 @@ class ObjectShapes:
         schema = self._schema
         names = [restrict(atom.args[0], STRING) for atom in mentions if type(atom) is Names]
         patterns = [
-            Pattern(source)
-            for atom in mentions
-            if isinstance(atom, Members) and self._is_told(atom)
-            for source, _ in atom.patterns
+            Pattern(source) for atom in mentions if isinstance(atom, Members) for source in self._telling_patterns(atom)
         ]
         if not names and not patterns:
             return []
@@ -123,12 +123,12 @@ class ObjectShapes:
         listed = [word for atom in atoms(*names) if type(atom) is Words for word in atom.args[0] if word in words]
         return [*dict.fromkeys(listed + sorted(words))]
 
-    def _is_told(self, members: Members) -> bool:
-        """Return whether Members tell keys that they do not declare apart."""
+    def _telling_patterns(self, members: Members) -> list[str]:
+        """Return the patterns by which Members tell keys that they do not declare apart."""
         schema = self._schema
         _, patterns, rest = members.args
         is_any = schema.is_any(rest)
-        return any(not (is_any and schema.is_any(node)) for _, node in patterns)
+        return [source for source, node in patterns if not (is_any and schema.is_any(node))]
 
 
 def object_atoms(schema: SchemaFormulas, formula: Formula, path: Path) -> dict[Any, None]:

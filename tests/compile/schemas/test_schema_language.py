@@ -97,3 +97,23 @@ def test_keys_of_a_few_that_patterns_allow_are_counted(schema: Any, options: dic
     assert outcome.is_comparable
     found = outcome.difference_on([json.dumps(value) for value in values], walks=20)
     assert found is None, found
+
+
+@pytest.mark.parametrize("options", [{}, {"any_order": True}])
+@pytest.mark.parametrize(
+    "counts", [{"minProperties": 1, "maxProperties": 3}, {"minProperties": 1}, {"maxProperties": 1}]
+)
+def test_keys_of_a_pattern_that_asks_nothing_are_undeclared(counts: Any, options: dict[str, Any]) -> None:
+    patterns = {"^$": True, "^b$": {}, "^a": {"type": "null"}}
+    outcome = Outcome({"type": "object", "patternProperties": patterns, **counts}, **options)
+    assert outcome.is_comparable
+    texts = [
+        '{"x":1,"":2}',
+        '{"":2,"":1}',
+        '{"b":1,"x":2,"":3}',
+        '{"b":1,"b":2}',
+        '{"a":null,"":1}',
+        '{"x":1,"a":null}',
+    ]
+    found = outcome.difference_on(texts, walks=20)
+    assert found is None, found
