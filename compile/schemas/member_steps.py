@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from ...automata.formulas import Formula, Kind
-from ..json_schema.algebra import STRING, Members, Names, Node, Pattern
+from ..json_schema.algebra import STRING, Members, Names, Node, Pattern, Words
 from .object_shape import ObjectShape, object_atoms
 from .schema_formulas import KEY, VALUE, Path, SchemaFormulas
 from .state_atoms import Has, Lacks, MembersAtLeast
@@ -55,8 +56,7 @@ class MemberSteps:
         if kind is MembersAtLeast:
             return self._fewer(atom)
         if kind is Names:
-            named = schema.opened(schema.of(atom.args[0]), (), STRING)
-            return f.atom(atom) if self._strings.holds(named, key) else schema.nothing
+            return f.atom(atom) if self.names(atom, key) else schema.nothing
         if kind is Lacks:  # a declared member that fails decides, as its key does not come again
             asked = f.all_of(*[f.inside(VALUE, schema.of(node)) for node in self.nodes(atom.members, key)])
             return f.any_of(f.negated(asked), f.atom(atom))
@@ -89,6 +89,20 @@ class MemberSteps:
         found = [node for name, node in properties if name == key]
         found += [node for source, node in patterns if self._matches(source, key)]
         return found or [rest]
+
+    def names(self, atom: Names, key: str) -> bool:
+        """Return whether a key is one that Names allow."""
+        return self._strings.holds(self._named(atom), key)
+
+    def _named(self, atom: Names) -> Formula:
+        """Return what Names ask of a key, as of a string."""
+        return self._schema.opened(self._schema.of(atom.args[0]), (), STRING)
+
+    def undeclared(self, names: Iterable[Names], shape: ObjectShape) -> Formula:
+        """Return what is asked of the content of a key that is none of a shape's and that Names allow."""
+        f, of_content = self._schema.formulas, self._strings.of_content
+        declared = f.atom(Words(shape.keys)) if shape.keys else self._schema.nothing
+        return f.all_of(of_content(f.negated(declared)), *[of_content(self._named(atom)) for atom in names])
 
     def _matches(self, source: str, key: str) -> bool:
         found = self._matching.get((source, key))
@@ -136,7 +150,7 @@ class MemberSteps:
         if kind is Lacks:
             return self._lacking(atom.members, literal)
         if kind is Names:
-            named = schema.opened(schema.of(atom.args[0]), (), STRING)
+            named = self._named(atom)
             asked = f.inside(KEY, self._strings.of_content(f.negated(named) if negated else named))
             return f.any_of(asked, literal) if negated else f.all_of(asked, literal)
         if kind is Has and self._any_order:

@@ -11,7 +11,7 @@ No frame depends on another: a text can be completed if each of its frames can.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from ...automata.alphabet import Spelling
@@ -29,6 +29,7 @@ from ..json_schema.algebra import (
     Contains,
     Items,
     Members,
+    Names,
     Node,
     Unique,
 )
@@ -371,9 +372,28 @@ class OpenValues:
             here = Object(shape, place + 1, self._foreign(shape, place + 1, left, path, foreign), "a")
         return Frame(left, (*levels[:-1], here, self._colon(asked)))
 
-    def asked_by(self, members: tuple[Members, ...], key: str) -> tuple[Node, ...]:
-        """Return the nodes that Members ask the value of a key to be in."""
-        return tuple(dict.fromkeys([node for each in members for node in self._members.nodes(each, key)]))
+    def asked_by(self, atoms: Iterable[Members | Names], key: str) -> tuple[Node, ...] | None:
+        """Return the nodes that Members ask the value of a key to be in; None where Names do not allow the key."""
+        asked: dict[Node, None] = {}
+        for atom in atoms:
+            if isinstance(atom, Members):
+                asked.update(dict.fromkeys(self._members.nodes(atom, key)))
+            elif not self._members.names(atom, key):
+                return None
+        return tuple(asked)
+
+    def keys_left(self, level: Object | Key) -> tuple[str, ...]:
+        """Return the declared keys that may still come in an object, as far as the order of keys goes."""
+        shape = level.shape
+        assert not isinstance(shape, tuple)
+        if not self._any_order:
+            return shape.keys[level.place :]
+        return tuple([key for place, key in enumerate(shape.keys) if not level.place >> place & 1])
+
+    def undeclared(self, atoms: Iterable[Members | Names], shape: ObjectShape) -> Frame:
+        """Return the frame of the content of an undeclared key that Names allow."""
+        content = self._members.undeclared([atom for atom in atoms if type(atom) is Names], shape)
+        return Frame(content, (Text(Spelling.NEEDED),))
 
     def _colon(self, asked: tuple[Node, ...]) -> Value:
         flexible = self.layout.flexible

@@ -10,18 +10,19 @@ others wait. So an object of a thousand keys is not tried with each of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...automata.deadline import look
 from ...automata.formulas import Formula, Inside, Kind, kept
-from ..json_schema.algebra import ARRAY, FALSE, NULL, NUMBER, OBJECT, STRING, TRUE, Members, Node
+from ..json_schema.algebra import ARRAY, FALSE, NULL, NUMBER, OBJECT, STRING, TRUE, Members, Names, Node
 from .levels import Array, Frame, Frames, Key, Number, Object, OtherKey, Text, Value, Word
 from .number_formulas import NUMBER_CHARACTERS
+from .object_shape import ObjectShape
 from .open_values import OpenValues
 from .schema_formulas import VALUE
-from .state_atoms import Contained, Has, ItemsAtLeast
+from .state_atoms import Contained, Has, ItemsAtLeast, MembersAtLeast
 
 _SEARCHING = "searching for a text that fits"
 _SHARPEN = 40  # frames after which what nothing satisfies is taken out
@@ -31,7 +32,45 @@ _Open = tuple[int, int, int, Frame, Frames, Frame | None, Iterator[Frame] | None
 
 Last come the moves of a frame that was looked at and has some left, None of others.
 """
-_Sharpened = dict[tuple[Formula, tuple[Members, ...]], Formula]
+_Sharpened = dict[tuple[Formula, "_Around"], Formula]
+_CHOICES = (Kind.ANY_OF, Kind.ONE_OF, Kind.NOT_ONE_OF)
+
+
+class _Around(NamedTuple):
+    """What holds where a part of a formula about an object stands.
+
+    said: of members. wanted: the keys that must still come. least, most: how many members must and may, most -1 for any
+    number. is_exact: whether the part is of a choice of exactly one. There, what is taken out must not depend on
+    searches that have not ended: with less of a part, more may be left.
+    """
+
+    shape: ObjectShape
+    keys: tuple[str, ...]  # declared ones that may still come
+    said: tuple[Members | Names, ...] = ()
+    wanted: tuple[str, ...] = ()
+    least: int = 0
+    most: int = -1
+    is_exact: bool = False
+
+
+def _within(around: _Around, parts: Iterable[Formula]) -> _Around:
+    """Return what holds within a conjunction of some parts; the same object if that is no more."""
+    said, wanted, least, most = list(around.said), list(around.wanted), around.least, around.most
+    for part in parts:
+        atom = part.atom
+        if part.kind is Kind.NOT:
+            if type(atom) is MembersAtLeast:
+                most = atom.args[0] - 1 if most < 0 else min(most, atom.args[0] - 1)
+        elif isinstance(atom, Members) or type(atom) is Names:
+            said.append(atom)
+        elif type(atom) is Has:
+            wanted.append(atom.key)
+        elif type(atom) is MembersAtLeast:
+            least = max(least, atom.args[0])
+    found = around._replace(
+        said=tuple(dict.fromkeys(said)), wanted=tuple(dict.fromkeys(wanted)), least=least, most=most
+    )
+    return around if found == around else found
 
 
 class TakesLongError(Exception):
@@ -139,6 +178,12 @@ class Witness:
             look(_SEARCHING)
             if not count & 15:
                 schema.meter.check(states=count, bytes=schema.nbytes, doing=_SEARCHING)
+            if count == _SHARPEN and type(start.levels[0]) is Value and len(start.levels) == 1:
+                heap, parent = [], {start: None}  # from each type on again
+                for frame in self._sharpened_types(start):
+                    tick += 1
+                    heappush(heap, (2 * self._left((frame,)) + 1, -tick, 1, frame, (), start, None))
+                continue
             if count == _SHARPEN:
                 sharper = self._sharpened(start.formula, start, 0)
                 if sharper is not start.formula:
@@ -227,6 +272,14 @@ class Witness:
             return None
         return [*items, (self._schema.everything, (), max(0, least - wanted))]
 
+    def _sharpened_types(self, start: Frame) -> Iterator[Frame]:
+        """Yield the frames of a value that has begun, by its type, with what nothing satisfies taken out."""
+        for move in self._moves(start):
+            for frame in self._values.settled(move) or ():  # one, or none
+                formula = self._sharpened(frame.formula, frame, 0) if frame.levels else frame.formula
+                if formula is not self._schema.nothing:
+                    yield Frame(formula, frame.levels)
+
     def _sharpened(self, formula: Formula, frame: Frame, depth: int) -> Formula:
         """Return a formula of which what nothing satisfies is taken out. depth: the level that it is about."""
         schema, levels = self._schema, frame.levels
@@ -246,33 +299,68 @@ class Witness:
         found = schema.formulas.mapped(formula, of_literal, {})
         last = levels[depth]
         if type(last) is Object or type(last) is Key:
-            return self._with_values(found, (), {})
+            assert not isinstance(last.shape, tuple)
+            return self._with_values(found, _Around(last.shape, self._values.keys_left(last)), {})
         return found
 
-    def _with_values(self, formula: Formula, members: tuple[Members, ...], known: _Sharpened) -> Formula:
-        """Return a formula about an object without alternatives that ask for a member no value of which fits.
+    def _with_values(self, formula: Formula, around: _Around, known: _Sharpened) -> Formula:
+        """Return a formula about an object without alternatives that ask for members that cannot come.
 
-        members: those that hold beside the formula. known: what was found for the same object.
+        known: what was found for the same object.
         """
-        found = known.get((formula, members))
+        found = known.get((formula, around))
         if found is None:
             look("looking for alternatives that no value fits")
-            found = known[formula, members] = self._find_values(formula, members, known)
+            found = known[formula, around] = self._find_values(formula, around, known)
         return found
 
-    def _find_values(self, formula: Formula, members: tuple[Members, ...], known: _Sharpened) -> Formula:
-        f, kind = self._schema.formulas, formula.kind
+    def _find_values(self, formula: Formula, around: _Around, known: _Sharpened) -> Formula:
+        f, kind, nothing = self._schema.formulas, formula.kind, self._schema.nothing
         if kind is Kind.ANY_OF:
-            return f.any_of(*[self._with_values(part, members, known) for part in formula.parts])
+            return f.any_of(*[self._with_values(part, around, known) for part in formula.parts])
+        if kind is Kind.ONE_OF or kind is Kind.NOT_ONE_OF:
+            around = around._replace(is_exact=True)
+            found = f.one_of(*[self._with_values(part, around, known) for part in formula.parts])
+            return found if kind is Kind.ONE_OF else f.negated(found)
         parts = formula.parts if kind is Kind.ALL_OF else (formula,)
-        here = [part.atom for part in parts if part.kind is Kind.ATOM]
-        members = (*members, *[atom for atom in here if isinstance(atom, Members)])
-        for atom in here:
-            if type(atom) is Has and not self._has_value(self._values.asked_by(members, atom.key)):
-                return self._schema.nothing
+        within = _within(around, parts)
+        if within is not around and not self._has_members(within):
+            return nothing
         if kind is Kind.ALL_OF:
-            return f.all_of(*[self._with_values(p, members, known) if p.kind is Kind.ANY_OF else p for p in parts])
+            return f.all_of(*[self._with_values(p, within, known) if p.kind in _CHOICES else p for p in parts])
         return formula
+
+    def _has_members(self, around: _Around) -> bool:
+        """Return whether members may come as they must, as far as what is said of them plainly says."""
+        if around.most >= 0 and max(around.least, len(around.wanted)) > around.most:
+            return False
+        return all(self._may_have(around, key) for key in around.wanted) and self._has_keys(around)
+
+    def _may_have(self, around: _Around, key: str) -> bool:
+        """Return whether a member of a key may come, and some value be its."""
+        asked = self._values.asked_by(around.said, key)
+        if asked is None:
+            return False
+        before, self._met_open = self._met_open, False
+        found = self._has_value(asked) or (around.is_exact and self._met_open)
+        self._met_open = before or self._met_open
+        return found
+
+    def _has_keys(self, around: _Around) -> bool:
+        """Return whether as many members may come as must. Of undeclared ones there is no end, if there are any."""
+        if not around.least:
+            return True
+        keys = around.keys
+        closed = [atom.properties for atom in around.said if isinstance(atom, Members) and self._is_closed(atom)]
+        if closed:
+            keys = tuple([key for key, _ in min(closed, key=len)])
+        elif self.can_end(self._values.undeclared(around.said, around.shape)):
+            return True
+        return len(keys) >= around.least and sum([self._may_have(around, key) for key in keys]) >= around.least
+
+    def _is_closed(self, members: Members) -> bool:
+        """Return whether no members may come but those that Members declare."""
+        return all(map(self._schema.is_never, (members.rest, *[node for _, node in members.patterns])))
 
     def _has_value(self, nodes: tuple[Node, ...]) -> bool:
         """Return whether some value is in all of some nodes."""

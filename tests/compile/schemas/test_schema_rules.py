@@ -113,6 +113,32 @@ def test_a_wrong_pattern_is_refused_with_its_place() -> None:
     assert caught.value.pointer == "/properties/a/pattern"
 
 
+MANY = {f"k{n}": {"type": "integer"} for n in range(40)}
+WITHOUT_MEMBERS: list[dict[str, Any]] = [
+    {"required": ["zz"], "propertyNames": {"pattern": "^k"}},
+    {"properties": {**MANY, "zz": False}, "required": ["zz"]},
+    {"patternProperties": {"^z": {"type": "string"}, "z$": {"type": "null"}}, "required": ["zz"]},
+    {"oneOf": [{"required": ["zz"]}, {"required": ["yy"]}], "propertyNames": {"pattern": "^k"}},
+    {"required": ["zz"], "oneOf": [{"properties": {"zz": False}}, {"propertyNames": {"pattern": "^k"}}]},
+    {"required": ["zz"], "not": {"minProperties": 1}},
+    {"required": list(MANY)[:20], "maxProperties": 19},
+    {"additionalProperties": False, "minProperties": 41},
+    {"propertyNames": {"enum": list(MANY)}, "minProperties": 41},
+]
+
+
+@pytest.mark.parametrize("any_order", [False, True])
+@pytest.mark.parametrize("keywords", WITHOUT_MEMBERS)
+def test_that_members_cannot_come_is_seen_soon(keywords: dict[str, Any], any_order: bool) -> None:
+    schema = {"type": "object", "properties": MANY, **keywords}
+    with pytest.raises(SchemaError, match="matches no value"):
+        rules_of(schema, seconds=5, any_order=any_order)
+    rules = rules_of({"anyOf": [schema, {"required": ["w"]}]}, seconds=5, any_order=any_order)
+    before = '"k1": 1, "k3": 1, ' if any_order else ""
+    assert ByteReader(rules).reads(f'{{{before}"w": null}}')
+    assert not ByteReader(rules).reads('{"k1": 1, "k3": 1}')
+
+
 def test_a_search_ends_with_its_budget() -> None:
     """Pigeonholes: twelve items of different kinds in eleven places."""
     kinds = [{"contains": {"type": "string", "pattern": f"^{chr(97 + i)}"}} for i in range(14)]
