@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from ...automata.formulas import Formula, Kind, kept
 from ..json_schema.algebra import (
@@ -14,6 +14,7 @@ from ..json_schema.algebra import (
     Items,
     MemberCount,
     Members,
+    Names,
     Node,
     Not,
     Reference,
@@ -76,20 +77,37 @@ def without_counts(schema: SchemaFormulas, formula: Formula, path: Path = ()) ->
     return schema.step(formula, path, "without counts", of_literal)
 
 
-def counting_formulas(schema: SchemaFormulas, whole: SchemaNode) -> list[tuple[Node, Formula]]:
+Said = tuple[Members | Names, ...]
+"""What holds of the members of an object."""
+
+
+class Reach(Protocol):
+    """Tells which members an object may have beside what is said of its members."""
+
+    def may_have(self, said: Said, key: str) -> bool:
+        """Return whether a member of a key may come, and some value be its."""
+
+    def may_have_other(self, said: Said, members: Members, source: str | None) -> bool:
+        """Return whether a key may come that Members do not declare.
+
+        It is one that a pattern of theirs matches, or, with None, one that none does.
+        """
+
+
+def counting_formulas(schema: SchemaFormulas, whole: SchemaNode, reach: Reach) -> list[tuple[Node, Formula]]:
     """Return the formulas about objects that count members, as far as values are asked for by them alone.
 
-    Each is about an object that has begun, and comes with the node that it is of.
+    Each is about an object that has begun, and comes with the node that it is of. Members that plainly cannot come are
+    passed over.
     """
     found: dict[Formula, Node] = {}
     values = [(whole.node, True)]
     known = set(values)
     for node, holds in values:  # which grows
-        formula = schema.opened(schema.of(node), (), OBJECT)
-        formula = schema.ungated(formula if holds else schema.formulas.negated(formula))
+        formula = _of_object(schema, node, holds)
         if _counts(formula):
             found[formula] = node
-        for below in _values_below(node, holds, whole):
+        for below in _values_below(schema, node, holds, reach):
             if below not in known:
                 known.add(below)
                 values.append(below)
@@ -104,26 +122,45 @@ def _counts(formula: Formula) -> bool:
     return any(map(_counts, formula.parts))
 
 
-def _values_below(node: Node, holds: bool, whole: SchemaNode) -> Iterator[tuple[Node, bool]]:
+def _of_object(schema: SchemaFormulas, node: Node, holds: bool) -> Formula:
+    """Return the formula of an object that has begun and is to be in a node, or not to be in it."""
+    formula = schema.opened(schema.of(node), (), OBJECT)
+    return schema.ungated(formula if holds else schema.formulas.negated(formula))
+
+
+def _said(schema: SchemaFormulas, node: Node, holds: bool) -> Said:
+    """Return what plainly holds of the members of an object that is to be in a node, or not to be in it."""
+    formula = _of_object(schema, node, holds)
+    parts = formula.parts if formula.kind is Kind.ALL_OF else (formula,)
+    atoms = [part.atom for part in parts if part.kind is Kind.ATOM]
+    return tuple([atom for atom in atoms if isinstance(atom, Members) or type(atom) is Names])
+
+
+def _values_below(schema: SchemaFormulas, node: Node, holds: bool, reach: Reach) -> Iterator[tuple[Node, bool]]:
     """Yield the nodes of the members and items of a node, and whether they are to be in them."""
-    todo = [(node, holds)]
+    of_all = _said(schema, node, holds)
+    todo = [(node, holds, of_all)]
     seen = set(todo)
     while todo:
-        node, holds = todo.pop()
+        node, holds, said = todo.pop()
         shape = type(node)
+        if (shape is AllOf) is holds and (shape is AllOf or shape is AnyOf):  # what a conjunction says holds of it all
+            said = tuple(dict.fromkeys([*of_all, *_said(schema, node, holds)]))
         inside: list[tuple[Node, bool]] = []
         if shape is AllOf or shape is AnyOf:
             inside = [(part, holds) for part in node.args]
         elif shape is Not:
             inside = [(node.args[0], not holds)]
         elif isinstance(node, Reference):
-            branches = whole.gates.get(node)
+            branches = schema.gates.get(node)
             inside = [(node.node, holds)]
             if branches is not None:
                 inside = [(branch, either) for branch in branches for either in (True, False)]
         elif isinstance(node, Members):
-            yield from [(each, holds) for _, each in (*node.properties, *node.patterns)]
-            yield node.rest, holds
+            yield from [(each, holds) for key, each in node.properties if reach.may_have(said, key)]
+            yield from [(each, holds) for source, each in node.patterns if reach.may_have_other(said, node, source)]
+            if reach.may_have_other(said, node, None):
+                yield node.rest, holds
         elif isinstance(node, Items):
             yield from [(each, holds) for each in (*node.prefix, node.rest)]
         elif shape is Contains:
@@ -132,10 +169,11 @@ def _values_below(node: Node, holds: bool, whole: SchemaNode) -> Iterator[tuple[
                 yield node.args[0], False
         elif shape is Unique:
             yield from [(each, holds) for each in node.args[0]]
-        for each in inside:
-            if each not in seen:
-                seen.add(each)
-                todo.append(each)
+        for below, is_in in inside:
+            entry = below, is_in, said
+            if entry not in seen:
+                seen.add(entry)
+                todo.append(entry)
 
 
 def is_counted(node: Node) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from ...automata.formulas import Formula, Kind
 from ..json_schema.algebra import STRING, Members, Names, Node, Pattern, Words
+from .counted_members import Said
 from .object_shape import ObjectShape, object_atoms
 from .schema_formulas import KEY, VALUE, Path, SchemaFormulas
 from .state_atoms import Has, Lacks, MembersAtLeast
@@ -98,11 +99,18 @@ class MemberSteps:
         """Return what Names ask of a key, as of a string."""
         return self._schema.opened(self._schema.of(atom.args[0]), (), STRING)
 
-    def undeclared(self, names: Iterable[Names], shape: ObjectShape) -> Formula:
-        """Return what is asked of the content of a key that is none of a shape's and that Names allow."""
+    def undeclared(self, said: Said, keys: Sequence[str]) -> Formula:
+        """Return what is asked of the content of a key that is none of some keys, and that Names allow."""
         f, of_content = self._schema.formulas, self._strings.of_content
-        declared = f.atom(Words(shape.keys)) if shape.keys else self._schema.nothing
-        return f.all_of(of_content(f.negated(declared)), *[of_content(self._named(atom)) for atom in names])
+        declared = f.atom(Words(tuple(keys))) if keys else self._schema.nothing
+        named = [of_content(self._named(atom)) for atom in said if type(atom) is Names]
+        return f.all_of(of_content(f.negated(declared)), *named)
+
+    def matched(self, source: str, matches: bool) -> Formula:
+        """Return that the content of a key matches a pattern, or that it does not."""
+        f = self._schema.formulas
+        found = self._strings.of_content(f.atom(Pattern(source)))
+        return found if matches else f.negated(found)
 
     def _matches(self, source: str, key: str) -> bool:
         found = self._matching.get((source, key))
@@ -161,9 +169,7 @@ class MemberSteps:
     def _patterns(self, members: Members) -> list[tuple[Formula, Node]]:
         """Return the patterns of Members, as formulas about a key, with their nodes."""
         f = self._schema.formulas
-        return [
-            (f.inside(KEY, self._strings.of_content(f.atom(Pattern(source)))), node) for source, node in members.args[1]
-        ]
+        return [(f.inside(KEY, self.matched(source, True)), node) for source, node in members.args[1]]
 
     def _bare(self, members: Members) -> Formula:
         """Return what Members say behind an undeclared key."""

@@ -11,7 +11,7 @@ No frame depends on another: a text can be completed if each of its frames can.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ...automata.alphabet import Spelling
@@ -29,12 +29,11 @@ from ..json_schema.algebra import (
     Contains,
     Items,
     Members,
-    Names,
     Node,
     Unique,
 )
 from ..json_schema.layout import Layout
-from .counted_members import check_counts, without_counts
+from .counted_members import Said, check_counts, without_counts
 from .item_steps import asked_of_item, by_item
 from .levels import Array, Frame, Frames, Key, Level, Levels, Number, Object, OtherKey, Text, Value, Word, path_of
 from .member_steps import MemberSteps
@@ -372,10 +371,10 @@ class OpenValues:
             here = Object(shape, place + 1, self._foreign(shape, place + 1, left, path, foreign), "a")
         return Frame(left, (*levels[:-1], here, self._colon(asked)))
 
-    def asked_by(self, atoms: Iterable[Members | Names], key: str) -> tuple[Node, ...] | None:
+    def asked_by(self, said: Said, key: str) -> tuple[Node, ...] | None:
         """Return the nodes that Members ask the value of a key to be in; None where Names do not allow the key."""
         asked: dict[Node, None] = {}
-        for atom in atoms:
+        for atom in said:
             if isinstance(atom, Members):
                 asked.update(dict.fromkeys(self._members.nodes(atom, key)))
             elif not self._members.names(atom, key):
@@ -390,9 +389,19 @@ class OpenValues:
             return shape.keys[level.place :]
         return tuple([key for place, key in enumerate(shape.keys) if not level.place >> place & 1])
 
-    def undeclared(self, atoms: Iterable[Members | Names], shape: ObjectShape) -> Frame:
-        """Return the frame of the content of an undeclared key that Names allow."""
-        content = self._members.undeclared([atom for atom in atoms if type(atom) is Names], shape)
+    def undeclared(self, said: Said, keys: Sequence[str]) -> Frame:
+        """Return the frame of the content of a key that is none of some keys, and that Names allow."""
+        return Frame(self._members.undeclared(said, keys), (Text(Spelling.NEEDED),))
+
+    def other_key(self, said: Said, members: Members, source: str | None) -> Frame:
+        """Return the frame of the content of a key that Members do not declare, and that Names allow.
+
+        It is one that a pattern of the Members matches, or, with None, one that none does.
+        """
+        sources = [each for each, _ in members.patterns] if source is None else [source]
+        keys = [key for key, _ in members.properties] if source is None else ()
+        matched = [self._members.matched(each, source is not None) for each in sources]
+        content = self.schema.formulas.all_of(self._members.undeclared(said, keys), *matched)
         return Frame(content, (Text(Spelling.NEEDED),))
 
     def _colon(self, asked: tuple[Node, ...]) -> Value:

@@ -93,7 +93,7 @@ class SchemaRules:
         """Raise SchemaError where members are counted that cannot be told apart; see `check_counts`."""
         if not any(map(is_counted, nodes_in(whole))):
             return
-        for node, formula in counting_formulas(self._schema, whole):
+        for node, formula in counting_formulas(self._schema, whole, self._witness):
             frames = self._values.settled(Frame(formula, (Object((node,), 0, 0, "{"),)))
             if frames is None:
                 continue

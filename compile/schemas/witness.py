@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from ...automata.deadline import look
 from ...automata.formulas import Formula, Inside, Kind, kept
 from ..json_schema.algebra import ARRAY, FALSE, NULL, NUMBER, OBJECT, STRING, TRUE, Members, Names, Node
+from .counted_members import Said
 from .levels import Array, Frame, Frames, Key, Number, Object, OtherKey, Text, Value, Word
 from .number_formulas import NUMBER_CHARACTERS
 from .object_shape import ObjectShape
@@ -46,7 +47,7 @@ class _Around(NamedTuple):
 
     shape: ObjectShape
     keys: tuple[str, ...]  # declared ones that may still come
-    said: tuple[Members | Names, ...] = ()
+    said: Said = ()
     wanted: tuple[str, ...] = ()
     least: int = 0
     most: int = -1
@@ -338,13 +339,22 @@ class Witness:
 
     def _may_have(self, around: _Around, key: str) -> bool:
         """Return whether a member of a key may come, and some value be its."""
-        asked = self._values.asked_by(around.said, key)
-        if asked is None:
-            return False
         before, self._met_open = self._met_open, False
-        found = self._has_value(asked) or (around.is_exact and self._met_open)
+        found = self.may_have(around.said, key) or (around.is_exact and self._met_open)
         self._met_open = before or self._met_open
         return found
+
+    def may_have(self, said: Said, key: str) -> bool:
+        """Return whether a member of a key may come beside what is said of members, and some value be its."""
+        asked = self._values.asked_by(said, key)
+        return asked is not None and self._has_value(asked)
+
+    def may_have_other(self, said: Said, members: Members, source: str | None) -> bool:
+        """Return whether a key may come beside what is said that Members do not declare.
+
+        It is one that a pattern of theirs matches, or, with None, one that none does.
+        """
+        return self.can_end(self._values.other_key(said, members, source))
 
     def _has_keys(self, around: _Around) -> bool:
         """Return whether as many members may come as must. Of undeclared ones there is no end, if there are any."""
@@ -354,7 +364,7 @@ class Witness:
         closed = [atom.properties for atom in around.said if isinstance(atom, Members) and self._is_closed(atom)]
         if closed:
             keys = tuple([key for key, _ in min(closed, key=len)])
-        elif self.can_end(self._values.undeclared(around.said, around.shape)):
+        elif self.can_end(self._values.undeclared(around.said, around.shape.keys)):
             return True
         return len(keys) >= around.least and sum([self._may_have(around, key) for key in keys]) >= around.least
 

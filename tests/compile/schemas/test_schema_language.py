@@ -117,3 +117,41 @@ def test_keys_of_a_pattern_that_asks_nothing_are_undeclared(counts: Any, options
     ]
     found = outcome.difference_on(texts, walks=20)
     assert found is None, found
+
+
+COUNTED = {"type": "object", "minProperties": 2}
+NO_NAMES = {"propertyNames": {"pattern": "^$"}}
+
+
+@pytest.mark.parametrize("options", [{}, {"any_order": True}])
+@pytest.mark.parametrize("schema", [
+    {"properties": {"a": COUNTED}, **NO_NAMES},
+    {"patternProperties": {"^a": COUNTED}, **NO_NAMES},
+    {"properties": {"": True}, "additionalProperties": COUNTED, **NO_NAMES},
+    {"patternProperties": {"^$": True}, "additionalProperties": COUNTED, **NO_NAMES},
+    {"anyOf": [{"properties": {"a": COUNTED}, **NO_NAMES}, {"required": ["c"], "properties": {"a": False}}]},
+    {"oneOf": [{"properties": {"a": COUNTED}, **NO_NAMES}, {"required": ["c"], "properties": {"a": False}}]},
+    {"allOf": [{"properties": {"a": COUNTED}}, {"properties": {"a": {"type": "string"}}}]},
+    {"allOf": [{"properties": {"a": COUNTED}}, {"properties": {"b": True}, "additionalProperties": False}]},
+    {"properties": {"a": {"type": "array", "items": COUNTED}}, **NO_NAMES},
+    {"if": {"properties": {"k": {"const": 1}}}, "then": {"properties": {"a": COUNTED}},
+     "propertyNames": {"enum": ["k", "b"]}},
+])  # fmt: skip
+def test_values_of_members_that_cannot_come_are_not_counted(schema: Any, options: dict[str, Any]) -> None:
+    outcome = Outcome({"type": "object", **schema}, **options)
+    assert outcome.is_comparable, outcome.refusals
+    found = outcome.difference_on(['{"": 1, "a": {}}', '{"c": 1, "": 2}', '{"k": 1, "b": {"x": 1}}'], walks=10)
+    assert found is None, found
+
+
+@pytest.mark.parametrize("schema", [
+    {"properties": {"a": COUNTED}}, {"patternProperties": {"^a": COUNTED}}, {"additionalProperties": COUNTED},
+    {"patternProperties": {"^a": COUNTED}, "propertyNames": {"enum": ["b", "ab"]}},
+    {"properties": {"b": COUNTED}, "patternProperties": {"^a": True}, "additionalProperties": False},
+    {"not": {"properties": {"a": {"type": "object", "maxProperties": 1}}}},
+    {"anyOf": [{"properties": {"a": COUNTED}}, NO_NAMES]},
+])  # fmt: skip
+def test_values_of_members_that_may_come_are_counted(schema: Any) -> None:
+    refusals = Outcome({"type": "object", **schema}).refusals
+    assert [str(error).partition(" ")[0] for error in refusals] == [str(refusals[0]).partition(" ")[0]] * 2
+    assert getattr(refusals[1], "keyword", "") in ("minProperties", "maxProperties")
