@@ -84,6 +84,9 @@ Said = tuple[Members | Names, ...]
 class Reach(Protocol):
     """Tells which members an object may have beside what is said of its members."""
 
+    def may_have_any(self, node: Node, formula: Formula) -> bool:
+        """Return whether an object of a node may have members. formula: that of the object once it has begun."""
+
     def may_have(self, said: Said, key: str) -> bool:
         """Return whether a member of a key may come, and some value be its."""
 
@@ -107,7 +110,8 @@ def counting_formulas(schema: SchemaFormulas, whole: SchemaNode, reach: Reach) -
         formula = _of_object(schema, node, holds)
         if _counts(formula):
             found[formula] = node
-        for below in _values_below(schema, node, holds, reach):
+        has_members = reach.may_have_any(node, formula)
+        for below in _values_below(schema, node, holds, reach if has_members else None):
             if below not in known:
                 known.add(below)
                 values.append(below)
@@ -136,8 +140,13 @@ def _said(schema: SchemaFormulas, node: Node, holds: bool) -> Said:
     return tuple([atom for atom in atoms if isinstance(atom, Members) or type(atom) is Names])
 
 
-def _values_below(schema: SchemaFormulas, node: Node, holds: bool, reach: Reach) -> Iterator[tuple[Node, bool]]:
-    """Yield the nodes of the members and items of a node, and whether they are to be in them."""
+def _values_below(
+    schema: SchemaFormulas, node: Node, holds: bool, reach: Reach | None
+) -> Iterator[tuple[Node, bool]]:  # fmt: skip
+    """Yield the nodes of the members and items of a node, and whether they are to be in them.
+
+    reach: None where an object has no members.
+    """
     of_all = _said(schema, node, holds)
     todo = [(node, holds, of_all)]
     seen = set(todo)
@@ -157,6 +166,8 @@ def _values_below(schema: SchemaFormulas, node: Node, holds: bool, reach: Reach)
             if branches is not None:
                 inside = [(branch, either) for branch in branches for either in (True, False)]
         elif isinstance(node, Members):
+            if reach is None:
+                continue
             yield from [(each, holds) for key, each in node.properties if reach.may_have(said, key)]
             yield from [(each, holds) for source, each in node.patterns if reach.may_have_other(said, node, source)]
             if reach.may_have_other(said, node, None):

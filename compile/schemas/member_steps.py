@@ -100,11 +100,27 @@ class MemberSteps:
         return self._schema.opened(self._schema.of(atom.args[0]), (), STRING)
 
     def undeclared(self, said: Said, keys: Sequence[str]) -> Formula:
-        """Return what is asked of the content of a key that is none of some keys, and that Names allow."""
-        f, of_content = self._schema.formulas, self._strings.of_content
-        declared = f.atom(Words(tuple(keys))) if keys else self._schema.nothing
-        named = [of_content(self._named(atom)) for atom in said if type(atom) is Names]
-        return f.all_of(of_content(f.negated(declared)), *named)
+        """Return what is asked of the content of a key that is none of some keys, and that may come."""
+        f = self._schema.formulas
+        return f.all_of(f.negated(self._one_of(keys)), *map(self._allowed, said))
+
+    def _allowed(self, atom: Members | Names) -> Formula:
+        """Return what Names, or members without any value, ask of the content of a key."""
+        schema, f = self._schema, self._schema.formulas
+        if not isinstance(atom, Members):
+            return self._strings.of_content(self._named(atom))
+        found = f.negated(self._one_of([key for key, node in atom.properties if schema.is_never(node)]))
+        found = f.all_of(found, *[self.matched(source, False) for source, n in atom.patterns if schema.is_never(n)])
+        if not schema.is_never(atom.rest):
+            return found
+        declared = self._one_of([key for key, _ in atom.properties])
+        return f.all_of(found, f.any_of(declared, *[self.matched(source, True) for source, _ in atom.patterns]))
+
+    def _one_of(self, keys: Sequence[str]) -> Formula:
+        """Return that the content of a key is one of some keys."""
+        if not keys:
+            return self._schema.nothing
+        return self._strings.of_content(self._schema.formulas.atom(Words(tuple(keys))))
 
     def matched(self, source: str, matches: bool) -> Formula:
         """Return that the content of a key matches a pattern, or that it does not."""

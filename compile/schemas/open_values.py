@@ -60,10 +60,12 @@ class Choices(NamedTuple):
 class OpenValues:
     """Moves frames. What leads nowhere may still be moved: `Witness` tells.
 
-    can_end: whether some text completes a frame. The `Witness` that searches these values sets it.
+    can_end: whether some text completes a frame. sharpened: the formula of a frame of one level without what nothing
+    satisfies. The `Witness` that searches these values sets both.
     """
 
     can_end: Callable[[Frame], bool]
+    sharpened: Callable[[Frame], Formula]
 
     def __init__(self, schema: SchemaFormulas, layout: Layout, vocabulary: Vocabulary, any_order: bool = False) -> None:
         self.schema, self.layout, self._any_order = schema, layout, any_order
@@ -304,7 +306,7 @@ class OpenValues:
         if others is not self.schema.nothing:
             try:
                 for part in self.schema.innermost(left, path):
-                    check_counts(0, part)
+                    self.check_counts(0, Frame(part, self._before_others(levels)[-1:]))
             except SchemaError:
                 if self.can_end(Frame(without_counts(self.schema, left, path), self._before_others(levels))):
                     if not self._is_reading:
@@ -312,6 +314,16 @@ class OpenValues:
                     self._left_out += 1  # a text gets no error in its middle: such a key does not come
                 return self.schema.nothing
         return others
+
+    def check_counts(self, required: int, frame: Frame) -> None:
+        """Raise SchemaError if an object before an undeclared key asks for more members than can be told apart.
+
+        required: how many other members it has.
+        """
+        try:
+            check_counts(required, frame.formula)
+        except SchemaError:  # as far as that is not of an alternative that is out
+            check_counts(required, self.sharpened(frame))
 
     def _before_others(self, levels: Levels) -> Levels:
         """Return the levels of an object in which none but undeclared keys may come, and one must."""
@@ -390,11 +402,11 @@ class OpenValues:
         return tuple([key for place, key in enumerate(shape.keys) if not level.place >> place & 1])
 
     def undeclared(self, said: Said, keys: Sequence[str]) -> Frame:
-        """Return the frame of the content of a key that is none of some keys, and that Names allow."""
+        """Return the frame of the content of a key that is none of some keys, and that may come."""
         return Frame(self._members.undeclared(said, keys), (Text(Spelling.NEEDED),))
 
     def other_key(self, said: Said, members: Members, source: str | None) -> Frame:
-        """Return the frame of the content of a key that Members do not declare, and that Names allow.
+        """Return the frame of the content of a key that Members do not declare, and that may come.
 
         It is one that a pattern of the Members matches, or, with None, one that none does.
         """

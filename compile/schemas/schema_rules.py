@@ -17,7 +17,7 @@ from ..json_schema.approximations import Approximations
 from ..json_schema.layout import Layout
 from ..json_schema.request import Request, wrong_pattern
 from .content_sets import Groups, content_alphabets, content_sets, nodes_in
-from .counted_members import before_others, check_counts, counting_formulas, is_counted, without_counts
+from .counted_members import before_others, counting_formulas, is_counted, without_counts
 from .frame_reader import STRUCTURE, FrameReader
 from .gated_nodes import SchemaNode, schema_node
 from .key_trie import KeyBlock
@@ -90,7 +90,7 @@ class SchemaRules:
         self._cells = 0
 
     def _check_counts(self, whole: SchemaNode) -> None:
-        """Raise SchemaError where members are counted that cannot be told apart; see `check_counts`."""
+        """Raise SchemaError where members are counted that cannot be told apart; see `OpenValues.check_counts`."""
         if not any(map(is_counted, nodes_in(whole))):
             return
         for node, formula in counting_formulas(self._schema, whole, self._witness):
@@ -104,7 +104,7 @@ class SchemaRules:
             for left, came in before_others(self._schema, formula):
                 others = Object(shape, shape.all_keys if self._any_order else shape.end, 0, "k")
                 if self._witness.can_end(Frame(without_counts(self._schema, left), (others,))):
-                    check_counts(came, left)
+                    self._values.check_counts(came, Frame(left, (others,)))
 
     def begin_reading(self, meter: Meter) -> None:
         """Have a meter limit what is made from now on, and leave out what cannot soon be shown to be completed."""

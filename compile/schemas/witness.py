@@ -86,7 +86,7 @@ class Witness:
 
     def __init__(self, values: OpenValues, characters: Sequence[str]) -> None:
         self._values, self._characters = values, characters
-        values.can_end = self.can_end
+        values.can_end, values.sharpened = self.can_end, self.sharpened
         self._schema = values.schema
         self._known: dict[Frame, bool] = {}
         self._open: set[Frame] = set()  # frames of searches that have not ended
@@ -281,6 +281,10 @@ class Witness:
                 if formula is not self._schema.nothing:
                     yield Frame(formula, frame.levels)
 
+    def sharpened(self, frame: Frame) -> Formula:
+        """Return the formula of a frame of one level, with what nothing satisfies taken out as far as is plain."""
+        return self._sharpened(frame.formula, frame, 0)
+
     def _sharpened(self, formula: Formula, frame: Frame, depth: int) -> Formula:
         """Return a formula of which what nothing satisfies is taken out. depth: the level that it is about."""
         schema, levels = self._schema, frame.levels
@@ -344,6 +348,15 @@ class Witness:
         self._met_open = before or self._met_open
         return found
 
+    def may_have_any(self, node: Node, formula: Formula) -> bool:
+        """Return whether an object of a node may have members. formula: that of the object once it has begun."""
+        frames = self._values.settled(Frame(formula, (Object((node,), 0, 0, "{"),)))
+        if frames is None:
+            return False
+        (last,) = frames[-1].levels
+        assert type(last) is Object
+        return self.can_end(Frame(formula, (last._replace(phase="k"),)))
+
     def may_have(self, said: Said, key: str) -> bool:
         """Return whether a member of a key may come beside what is said of members, and some value be its."""
         asked = self._values.asked_by(said, key)
@@ -358,19 +371,10 @@ class Witness:
 
     def _has_keys(self, around: _Around) -> bool:
         """Return whether as many members may come as must. Of undeclared ones there is no end, if there are any."""
-        if not around.least:
+        keys, least = around.keys, around.least
+        if not least or self.can_end(self._values.undeclared(around.said, around.shape.keys)):
             return True
-        keys = around.keys
-        closed = [atom.properties for atom in around.said if isinstance(atom, Members) and self._is_closed(atom)]
-        if closed:
-            keys = tuple([key for key, _ in min(closed, key=len)])
-        elif self.can_end(self._values.undeclared(around.said, around.shape.keys)):
-            return True
-        return len(keys) >= around.least and sum([self._may_have(around, key) for key in keys]) >= around.least
-
-    def _is_closed(self, members: Members) -> bool:
-        """Return whether no members may come but those that Members declare."""
-        return all(map(self._schema.is_never, (members.rest, *[node for _, node in members.patterns])))
+        return len(keys) >= least and sum([self._may_have(around, key) for key in keys]) >= least
 
     def _has_value(self, nodes: tuple[Node, ...]) -> bool:
         """Return whether some value is in all of some nodes."""

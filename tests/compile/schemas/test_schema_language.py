@@ -136,6 +136,10 @@ NO_NAMES = {"propertyNames": {"pattern": "^$"}}
     {"properties": {"a": {"type": "array", "items": COUNTED}}, **NO_NAMES},
     {"if": {"properties": {"k": {"const": 1}}}, "then": {"properties": {"a": COUNTED}},
      "propertyNames": {"enum": ["k", "b"]}},
+    {"additionalProperties": False, "allOf": [{"patternProperties": {"^a": COUNTED}, "additionalProperties": COUNTED}]},
+    {"patternProperties": {"^a": False}, "allOf": [{"patternProperties": {"^ab": COUNTED}}]},
+    {"properties": {"a": COUNTED}, "maxProperties": 0},
+    {"required": [""], "maxProperties": 1, "if": {"maxProperties": 3}, "else": {"minProperties": 2}},
 ])  # fmt: skip
 def test_values_of_members_that_cannot_come_are_not_counted(schema: Any, options: dict[str, Any]) -> None:
     outcome = Outcome({"type": "object", **schema}, **options)
