@@ -208,12 +208,21 @@ class NodeWalk:
 
     def _conjunction(self, nodes: Iterable[Node], found: dict[Node, None], seen: set[Node]) -> None:
         late = []
-        for part in nodes:
+        for part in map(self._alone, nodes):
             if type(part) is Required:
                 late.append(part)
             else:
                 self._visit(part, found, seen)
         found.update(dict.fromkeys(late))
+
+    def _alone(self, node: Node) -> Node:
+        """Return the one part of a node that says anything of objects, if there is but one, else the node."""
+        while type(node) is AllOf or type(node) is AnyOf:
+            left = [part for part in node.args if self.truth(part) is not (type(node) is AllOf)]
+            if len(left) != 1:
+                break
+            node = left[0]
+        return node
 
     def truth(self, node: Node) -> bool | None:
         """Return whether all objects are plainly in a node, or none; None where it depends."""

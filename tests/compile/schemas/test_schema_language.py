@@ -159,3 +159,16 @@ def test_values_of_members_that_may_come_are_counted(schema: Any) -> None:
     refusals = Outcome({"type": "object", **schema}).refusals
     assert [str(error).partition(" ")[0] for error in refusals] == [str(refusals[0]).partition(" ")[0]] * 2
     assert getattr(refusals[1], "keyword", "") in ("minProperties", "maxProperties")
+
+
+@pytest.mark.parametrize("schema", [
+    {"anyOf": [{"type": "object", "required": ["b"]}, {"type": "object", "properties": {"a": True}}]},
+    {"oneOf": [{"type": "object", "required": ["b"]}, {"properties": {"a": {"type": "null"}}}]},
+    {"type": "object", "anyOf": [{"anyOf": [{"type": "null"}, {"type": "object", "required": ["b", "c"]}]},
+                                 {"properties": {"a": True, "c": True}}]},
+])  # fmt: skip
+def test_keys_come_in_the_same_order(schema: Any) -> None:
+    outcome = Outcome(schema)
+    assert outcome.is_comparable
+    found = outcome.difference_on(['{"a":1,"b":1,"c":1}', '{"b":1,"a":1}', '{"a":1,"c":1,"b":1}'], walks=20)
+    assert found is None, found
