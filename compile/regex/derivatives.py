@@ -23,6 +23,7 @@ from ...automata.formulas import Formula, Formulas, Kind, kept
 
 READING = "reading a pattern"
 NO_QUESTIONS: frozenset[int] = frozenset()
+_NO_END = 1 << 62  # characters of the longest text where texts are of any length
 _SHARED = 32  # characters at the end of texts, up to which equal ones are one node
 _MOST_BEGINNINGS = 40  # of texts within one another that are taken out of a union
 
@@ -50,18 +51,19 @@ class Node:
     """A part of a pattern. Nodes of one `Pattern` are equal only to themselves.
 
     kind: one of the names below. empty: the formula, of elements and numbers of questions, under which it matches
-    nothing. is_plain: whether it has no assertions and matches something. least: characters of its shortest text.
+    nothing. is_plain: whether it has no assertions and matches something. least, most: characters of its shortest and
+    longest text, `_NO_END` where there is none. behind: characters that must follow it, as lookahead at its end asks.
     front: questions that are asked where it begins. trackers: all that it may ask.
     """
 
-    __slots__ = ("count", "empty", "front", "is_plain", "kind", "least", "parts", "trackers", "value")
+    __slots__ = ("behind", "count", "empty", "front", "is_plain", "kind", "least", "most", "parts", "trackers", "value")
 
     def __init__(self, kind: str, parts: tuple[Node, ...], value: Any) -> None:
         self.kind, self.parts, self.value = kind, parts, value
         self.is_plain: bool = all(part.is_plain for part in parts)
         self.front: frozenset[int] = NO_QUESTIONS
         self.trackers: frozenset[int] = NO_QUESTIONS.union(*[part.trackers for part in parts])
-        self.least = 0
+        self.least, self.most, self.behind = 0, 0, 0
         self.count: tuple[int, int | None] = (0, None)
         self.empty: Formula
 
@@ -69,12 +71,14 @@ class Node:
 class Element:
     """A node and the element that follows it; the last one has neither. One object for equal ones.
 
+    is_empty: whether lookahead in it plainly asks for more characters than may follow there.
+
     That is `Elements.end`, where the text ends, or `Elements.here`, where what a tracker looks for may have ended.
     """
 
     __slots__ = (
-        "asked", "counted", "derived", "ends_here", "forms", "front", "is_plain", "least", "node", "number", "rest",
-        "trackers",
+        "asked", "counted", "derived", "ends_here", "forms", "front", "is_empty", "is_plain", "least", "most", "node",
+        "number", "rest", "trackers",
     )  # fmt: skip
 
     def __init__(self, node: Node | None, rest: Element | None, number: int, may_be_empty: bool) -> None:
@@ -86,7 +90,10 @@ class Element:
         self.ends_here: bool = number < 0 if rest is None else rest.ends_here
         if node is None or rest is None:
             self.is_plain, self.least, self.front, self.trackers = True, 0, NO_QUESTIONS, NO_QUESTIONS
+            self.most, self.is_empty = 0 if number == 0 else _NO_END, False
             return
+        self.most = min(node.most + rest.most, _NO_END)
+        self.is_empty = rest.is_empty or node.behind > rest.most
         self.is_plain = node.is_plain and rest.is_plain
         self.least = node.least + rest.least
         self.front = node.front | rest.front if may_be_empty else node.front
@@ -162,15 +169,19 @@ class Elements:
         """Work out what is known of a new node from its parts."""
         kind, parts, f = node.kind, node.parts, self.formulas
         if kind == "characters":
-            node.empty, node.least, node.is_plain = self.nothing, 1, node.value != 0
+            node.empty, node.least, node.most, node.is_plain = self.nothing, 1, 1, node.value != 0
         elif kind == "text":
             text, at = self._texts[node.value[0]], node.value[1]
-            node.empty, node.least, node.is_plain = self.nothing, len(text) - at, all(text)
+            node.empty, node.is_plain = self.nothing, all(text)
+            node.least = node.most = len(text) - at
         elif kind == "empty":
             node.empty = self.everything
         elif kind == "concat":
             node.empty = f.all_of(*[part.empty for part in parts])
             node.least = sum([part.least for part in parts])
+            for part in reversed(parts):
+                node.behind = max(node.behind, part.behind - node.most)
+                node.most = min(node.most + part.most, _NO_END)
             front = set(parts[0].front)
             for before, part in pairwise(parts):
                 if before.empty is self.nothing:
@@ -179,11 +190,14 @@ class Elements:
             node.front = frozenset(front)
         elif kind == "union":
             node.empty = f.any_of(*[part.empty for part in parts])
-            node.least = min([part.least for part in parts])
+            node.least, node.most = min([part.least for part in parts]), max([part.most for part in parts])
+            node.behind = min([part.behind for part in parts])
             node.front = NO_QUESTIONS.union(*[part.front for part in parts])
         elif kind == "repeat":
             node.count = node.value
-            low = node.count[0]
+            low, high = node.count
+            node.most = min((_NO_END if high is None else high) * parts[0].most, _NO_END)
+            node.behind = parts[0].behind if low else 0
             node.empty = self.everything if not low else parts[0].empty
             node.least, node.front = low * parts[0].least, parts[0].front
         elif kind == "question":
@@ -193,7 +207,9 @@ class Elements:
         else:
             element, negated = node.value
             node.is_plain, node.front, node.trackers = False, element.front, element.trackers
-            node.empty = f.negated(f.atom(element)) if negated else f.atom(element)
+            node.behind = 0 if negated else element.least
+            holds = self.nothing if element.is_empty else f.atom(element)
+            node.empty = f.negated(holds) if negated else holds
 
     def characters(self, classes: int) -> Node:
         return self._node("characters", (), classes)
@@ -306,6 +322,8 @@ class Elements:
 
     def atom(self, element: Element) -> Formula:
         """Return the formula that the rest of the text is in an element."""
+        if element.is_empty:
+            return self.nothing
         return self.everything if element is self.anything else self.formulas.atom(element)
 
     def _counted(self, element: Element) -> list[Counted]:

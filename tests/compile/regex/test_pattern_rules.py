@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import time
@@ -289,3 +290,26 @@ def test_texts_are_complete_within_a_budget(pattern: str, most: int) -> None:
             tokens = np.flatnonzero(np.unpackbits(matcher.mask().view(np.uint8), bitorder="little"))
             assert tokens.size, (pattern, most)
             assert matcher.advance(int(rng.choice(tokens)))
+
+
+@pytest.mark.parametrize("pattern", [
+    r"(?:\d*[a-zé]{0,1}(?=.{3,40}x)){8}", r"(?:\d*[a-zé]{0,1}(?=.{3,40}x)){5}y", r"(?:\d*(?=.{3,40}x)[a-z]?){8}",
+    r"(?:a(?=.{3,40}x)|ab(?=.{5,30}y)){3,}.{0,3}", r"(?<=(?=.{3,40}x)\d*)(?=.{9}x.{2,5})[a-z]{8}",
+])  # fmt: skip
+def test_lookahead_that_asks_for_more_than_may_follow_is_seen_soon(pattern: str) -> None:
+    began = time.process_time()
+    assert rules_of(pattern).is_empty
+    assert time.process_time() - began < 0.5
+
+
+@pytest.mark.parametrize("pattern", [
+    r"(?:[ab](?=.{1,2}x)){2}[abx]{0,2}", r"(?:a(?=.x)|b(?=bb)){1,3}.{0,2}", r"a(?=..$)b?x?", r"(?:a?(?=x)){2}x",
+    r"(?:a(?!bx)){2}b?", r"a(?=b(?=x))b?x", r"(?:(?=ab)a?){2}b", r"a(?=bb|)b", r"(?<=a(?=b))b|a(?<=a(?=bx))b",
+])  # fmt: skip
+def test_lookahead_beside_the_ends_of_texts_is_that_of_re(pattern: str) -> None:
+    rules = rules_of(pattern)
+    for n in range(6):
+        for letters in itertools.product("abx", repeat=n):
+            text = "".join(letters)
+            state = read(rules, text)
+            assert (state >= 0 and rules.accepts(state)) == bool(re.fullmatch(pattern, text)), text
