@@ -274,6 +274,7 @@ class Formulas:
             kept = [each for each in part.parts if type(each.atom) is Inside or self.negated(each) not in parts]
             if len(kept) < len(part.parts):
                 changed[part] = self.any_of(*kept) if other is Kind.ANY_OF else self.all_of(*kept)
+        changed.update(dict.fromkeys(_with_parts_of_others([part for part in parts if part.kind is other])))
         if not changed:
             return None
         return [part for part in parts if part not in changed] + [new for new in changed.values() if new is not None]
@@ -320,6 +321,32 @@ class Formulas:
             return found if literal.kind is Kind.ATOM else self.negated(found)
 
         return of_literal
+
+
+def _with_parts_of_others(formulas: list[Formula]) -> list[Formula]:
+    """Return those of some combinations of one kind that have all parts of another of them, and more.
+
+    In a union of intersections they add nothing, and in an intersection of unions they ask for nothing more.
+    """
+    if len(formulas) < 2:
+        return []
+    by_first: dict[Formula, list[Formula]] = {}
+    for formula in formulas:
+        by_first.setdefault(formula.parts[0], []).append(formula)
+    found = []
+    for formula in formulas:
+        inside: set[Formula] | None = None
+        for first in formula.parts:
+            for other in by_first.get(first, ()):
+                if len(other.parts) < len(formula.parts):
+                    inside = set(formula.parts) if inside is None else inside
+                    if inside.issuperset(other.parts):
+                        found.append(formula)
+                        break
+            else:
+                continue
+            break
+    return found
 
 
 def _number(formula: Formula) -> int:

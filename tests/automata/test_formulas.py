@@ -121,3 +121,12 @@ def test_replacing_atoms(tree: Any, by: dict[str, str]) -> None:
     found = f.mapped(built(f, tree), f.exactly(replace), {})
     for held in sets():
         assert of_formula(found, held, held) == of_tree(replaced(tree), held, held)
+
+
+def test_a_combination_with_all_parts_of_another_is_gone() -> None:
+    f = Formulas()
+    a, b, c, d = map(f.atom, NAMES)
+    assert f.any_of(f.all_of(a, b, c), f.all_of(a, b)) is f.all_of(a, b)
+    assert f.any_of(f.all_of(a, b, c, d), f.all_of(b, d), f.all_of(a, c)) is f.any_of(f.all_of(a, c), f.all_of(b, d))
+    assert f.all_of(f.any_of(a, f.negated(b)), f.any_of(a, f.negated(b), d)) is f.any_of(a, f.negated(b))
+    assert len(f.any_of(f.all_of(a, b), f.all_of(a, c), f.all_of(b, c)).parts) == 3
