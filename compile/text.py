@@ -89,10 +89,8 @@ def _lazily(pattern: str, vocabulary: Vocabulary, flags: str, meter: Meter) -> L
         first = machine(patient.begin())
     meter.check(states=first.num_states, bytes=first.nbytes, doing="reading a pattern")
     return LazyTable(
-        first, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint,
-        source=source_of("regex", flags, pattern), depth=0, nested=False, renewed=renewed,
-        other_ends=vocabulary.other_ends,
-    )  # fmt: skip
+        first, make, vocabulary, source=source_of("regex", flags, pattern), depth=0, nested=False, renewed=renewed
+    )
 
 
 def _again(pattern: str, vocabulary: Vocabulary, flags: str, budget: Budget | None) -> Compiled:

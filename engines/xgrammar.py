@@ -22,7 +22,6 @@ from ..vocabulary.vocabulary import Vocabulary
 from .bitmask import allocate, apply
 from .constraints import EngineConstraints
 from .options import EngineOptions
-from .refusing import Refusing
 
 _TEXT = "encode the text, and take its tokens"
 _NOT_OFFERED = {
@@ -36,8 +35,14 @@ _NOT_OFFERED = {
 }
 
 
-class _Refusing(Refusing):
-    _package, _not_offered = "XGrammar", _NOT_OFFERED
+class _Refusing:
+    """Says of members that XGrammar's class has and the class of its name here has not what to do instead."""
+
+    def __getattr__(self, name: str) -> Any:
+        kind = type(self).__name__
+        if name in _NOT_OFFERED:
+            raise AttributeError(f"{kind}.{name} of XGrammar is not offered: {_NOT_OFFERED[name]}")
+        raise AttributeError(f"{kind!r} object has no attribute {name!r}")
 
 
 class TokenizerInfo:

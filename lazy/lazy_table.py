@@ -32,19 +32,18 @@ class LazyTable:
     """
 
     def __init__(
-        self, machine: LazyMachine, make: Callable[[], TransitionTable], *, vocab_size: int, eos: int | None,
-        vocabulary: str, source: str, depth: int, nested: bool = True,
-        renewed: Callable[[Any], LazyMachine] | None = None, unenforced: Callable[[], tuple[Unenforced, ...]] = tuple,
-        other_ends: tuple[int, ...] = (), is_small: bool = True,
+        self, machine: LazyMachine, make: Callable[[], TransitionTable], vocabulary: Vocabulary, *, source: str,
+        depth: int, nested: bool = True, renewed: Callable[[Any], LazyMachine] | None = None,
+        unenforced: Callable[[], tuple[Unenforced, ...]] = tuple, is_small: bool = True,
     ) -> None:  # fmt: skip
-        """machine: what is read. make: works out the arrays. renewed: returns the machine for a new matcher.
+        """machine: what is read. make: works out the arrays. vocabulary: that of both, which is not kept.
 
-        unenforced: returns what of a schema is not enforced, as far as it is known. other_ends: tokens that end a
-        sequence, beside eos. is_small: whether a matcher may wait for the arrays.
+        renewed: returns the machine for a new matcher. unenforced: returns what of a schema is not enforced, as far as
+        it is known. is_small: whether a matcher may wait for the arrays.
         """
         self.is_small = is_small
-        self.other_ends = other_ends
-        self.vocab_size, self.eos, self.vocabulary, self.source, self.depth = vocab_size, eos, vocabulary, source, depth
+        self.vocab_size, self.eos, self.other_ends = vocabulary.size, vocabulary.eos, vocabulary.other_ends
+        self.vocabulary, self.source, self.depth = vocabulary.fingerprint, source, depth
         self._machine: LazyMachine | None = machine
         self._make: Callable[[], TransitionTable] | None = lambda: make().noting(unenforced())
         self._renewed = renewed

@@ -103,23 +103,6 @@ def as_xgrammar(kind: str, source: Any) -> Any:
     return None if call is None else call(source).table
 
 
-def as_llguidance(kind: str, source: Any) -> Any:
-    """Compile with the classes in the shape of llguidance's, which keep an error."""
-    from maskwright.engines import llguidance
-
-    name = {"json schema": "json", "grammar ebnf": "ebnf", "grammar lark": "lark", "regex": "regex"}.get(kind)
-    if name is None:
-        return None
-    try:
-        grammar = llguidance.grammar_from(name, source)
-    except json.JSONDecodeError as error:
-        raise mw.ConstraintError(str(error)) from None
-    matcher = llguidance.LLMatcher(llguidance.LLTokenizer.from_vocabulary(VOCAB), grammar)
-    if matcher.get_error():
-        raise mw.ConstraintError(matcher.get_error()).reaching(LIMIT)
-    return None
-
-
 def within_second(door: Callable[[str, Any], Any], kind: str, source: Any) -> tuple[Any, str]:
     """Return what a door makes of a source, or its error, and what is wrong with that.
 
@@ -168,7 +151,7 @@ CASES = [(kind, name) for kind, sources in KINDS.items() for name in sources]
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_every_front_door_answers_any_depth_in_a_second(kind: str, name: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    doors = [python, cached(tmp_path), engine, as_xgrammar, as_llguidance]
+    doors = [python, cached(tmp_path), engine, as_xgrammar]
     wrong = []
     for levels in deep.LEVELS:
         source: Any = KINDS[kind][name](levels)
@@ -176,7 +159,7 @@ def test_every_front_door_answers_any_depth_in_a_second(kind: str, name: str, tm
         if kind == "choices":
             given = [(engine, source), *((door, deep.value_of(source)) for door in doors[:2])]
         elif kind in ("json schema", "structural tag") and name != "never closed" and levels <= 10_000:
-            given += [(door, deep.value_of(source)) for door in (python, cached(tmp_path), as_xgrammar, as_llguidance)]
+            given += [(door, deep.value_of(source)) for door in (python, cached(tmp_path), as_xgrammar)]
         for door, each in given:
             found, why = within_second(door, kind, each)
             if not why and levels >= 10_000 and isinstance(found, mw.ConstraintError) and name not in MALFORMED:
@@ -196,7 +179,7 @@ def test_every_front_door_answers_any_depth_in_a_second(kind: str, name: str, tm
 )
 def test_as_many_rules_as_there_may_be_compile_in_a_second(kind: str, name: str) -> None:
     source = KINDS[kind][name](MOST_RULES - 2)  # beside the first and the last
-    for door in (python, engine, as_xgrammar, as_llguidance):
+    for door in (python, engine, as_xgrammar):
         found, why = within_second(door, kind, source)
         assert not why
         assert not isinstance(found, mw.ConstraintError)

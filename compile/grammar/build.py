@@ -120,10 +120,7 @@ def compile_form(
         with begin_budget(meter.budget) as again, enough_stack():
             return _whole(form, network, vocabulary, source, depth, again)
 
-    return LazyTable(
-        reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source,
-        depth=0, nested=network.embeds, unenforced=unenforced, other_ends=vocabulary.other_ends,
-    )  # fmt: skip
+    return LazyTable(reader, make, vocabulary, source=source, depth=0, nested=network.embeds, unenforced=unenforced)
 
 
 def _missing(network: Network, vocabulary: Vocabulary) -> bytes:

@@ -58,10 +58,14 @@ def lazily(
         _load_loops()
     reader = read(meter)
     return LazyTable(
-        reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source,
-        depth=reader.depth, renewed=renewed if renews else None, unenforced=unenforced,
-        other_ends=vocabulary.other_ends,
-    )  # fmt: skip
+        reader,
+        make,
+        vocabulary,
+        source=source,
+        depth=reader.depth,
+        renewed=renewed if renews else None,
+        unenforced=unenforced,
+    )
 
 
 _OF_ALL_KINDS = {

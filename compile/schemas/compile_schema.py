@@ -250,7 +250,6 @@ def _by_derivatives(
     first = machine(meter)
     meter.check(states=first.num_states, bytes=first.nbytes, doing="reading a schema")
     return LazyTable(
-        first, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint,
-        source=asked.source, depth=first.depth, renewed=renewed, unenforced=lambda: approximations.found,
-        other_ends=vocabulary.other_ends, is_small=False,
+        first, make, vocabulary, source=asked.source, depth=first.depth, renewed=renewed,
+        unenforced=lambda: approximations.found, is_small=False,
     )  # fmt: skip

@@ -180,6 +180,23 @@ def _stays_at_home(header: Any, begins: Any, byte: Any, inner: Any, to: Any) -> 
 
 
 @kernel
+def _begin(header: Any, place: Any, open_sites: Any, out: Any, before_at: Any) -> Any:
+    """Note where a walk begins, and write the mask before it; return how many levels are at home."""
+    node = array_at(header[AT_NODE], header[AT_NODE + 1], np.int32)
+    level = array_at(header[AT_LEVELS], header[AT_LEVELS + 1], np.int64)
+    _take_sites(header, open_sites)
+    header[LOOKED], header[WORK], header[FARTHEST] = 0, 0, -1
+    level[0], level[1] = 0, node[NODE_CHILD]
+    level[2], level[3] = place // header[NUM_INNER], place % header[NUM_INNER]
+    level[4], level[5] = open_sites.size, open_sites.size + 1
+    if before_at:
+        out[:] = array_at(before_at, header[MASK_WORDS], np.uint32)
+        return np.int64(1)
+    out[:] = np.uint32(0)
+    return np.int64(0)
+
+
+@kernel
 def write_mask(
     header_at: int, place: int, sites: Any, mask_at: int, goes_on: bool, room: int, before_at: int
 ) -> Any:  # fmt: skip
@@ -209,17 +226,7 @@ def write_mask(
     begin, home, in_home = place // header[NUM_INNER], np.int64(header[HOME]), np.uint64(header[IN_HOME])
     at_home = np.int64(header[AT_HOME])  # levels from the topmost on that only characters of `before_at` lead to
     if not goes_on:
-        at_home = np.int64(0)
-        if before_at:
-            out[:] = array_at(before_at, header[MASK_WORDS], np.uint32)
-            at_home = np.int64(1)
-        else:
-            out[:] = np.uint32(0)
-        _take_sites(header, open_sites)
-        header[LOOKED], header[WORK], header[FARTHEST], d = 0, 0, -1, np.int64(0)
-        level[0], level[1] = 0, node[NODE_CHILD]
-        level[2], level[3] = begin, place % header[NUM_INNER]
-        level[4], level[5] = height, height + 1
+        at_home, d = _begin(header, place, open_sites, out, before_at), np.int64(0)
     while True:
         at = OF_LEVEL * d
         i, state = level[at], level[at + 2]

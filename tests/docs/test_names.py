@@ -206,8 +206,8 @@ def test_what_is_named_is_there(path: Path):
         ("see `automata/no_such_file.py`", "automata/no_such_file.py"),
         ("in automata/no_such_file.py, which", "automata/no_such_file.py"),
         ("see `no_such_folder/`", "no_such_folder/"),
-        ("every `no_such_*` in `api.py`", "no_such_* in api.py"),
-        ("every `compile_*` in `api.py`", "compile_* in api.py"),  # which only imports them
+        ("every `no_such_*` in `text.py`", "no_such_* in text.py"),
+        ("every `Budget*` in `text.py`", "Budget* in text.py"),  # which only imports it
         ("`kernel` of `kernels/compiled.py`, `lazy.pushdown.no_such_name`", "lazy.pushdown.no_such_name: no_such_name"),
         ("`table.no_such_attribute`", "table.no_such_attribute: no_such_attribute"),
         ("pip install 'maskwright[torch,hf]'", "maskwright[hf]"),

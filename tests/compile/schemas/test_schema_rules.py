@@ -250,7 +250,7 @@ def test_masks_over_words_are_those_of_settled_states(schema: Any, options: dict
     meter = Budget(seconds=60).begin()
     rules = schema_rules(request(schema, **options), OF_WORDS, meter)
     machine = ByteMachine(rules, OF_WORDS, meter, frames=True)
-    mine = LazyTable(machine, lambda: None, vocab_size=OF_WORDS.size, eos=0, vocabulary="", source="", depth=0)  # type: ignore[arg-type,return-value]
+    mine = LazyTable(machine, lambda: None, OF_WORDS, source="", depth=0)  # type: ignore[arg-type,return-value]
     settled = mw.compile_json_schema(schema, OF_WORDS, **options)
     plain = np.array([b"\\" not in token for token in OF_WORDS.tokens])  # escapes may differ, see both_readers.py
     for seed in range(8):

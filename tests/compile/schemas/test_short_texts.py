@@ -58,8 +58,7 @@ def by_derivatives(schema: Any, **options: Any) -> LazyTable:
         raise NoTableError("nobody may ask for arrays here")
 
     return LazyTable(
-        ByteMachine(rules, VOCABULARY, meter, frames=True), make, vocab_size=VOCABULARY.size, eos=VOCABULARY.eos,
-        vocabulary=VOCABULARY.fingerprint, source="", depth=0, is_small=False,
+        ByteMachine(rules, VOCABULARY, meter, frames=True), make, VOCABULARY, source="", depth=0, is_small=False,
     )  # fmt: skip
 
 

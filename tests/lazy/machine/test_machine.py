@@ -183,7 +183,7 @@ def test_masks_and_tokens_are_those_of_a_naive_reader(seed: int, monkeypatch: py
     tokens = [b"", *(bytes([b]) for b in range(256)), *sorted(words)]
     vocab = mw.Vocabulary.from_bytes(tokens, eos=0)
     machine = ByteMachine(rules, vocab, Budget().begin(), frames)
-    table = LazyTable(machine, lambda: None, vocab_size=vocab.size, eos=0, vocabulary="", source="", depth=0)  # type: ignore[arg-type,return-value]
+    table = LazyTable(machine, lambda: None, vocab, source="", depth=0)  # type: ignore[arg-type,return-value]
     reader = reader_of(table, False)
     for _ in range(3):
         place, naive = reader.start(), (0, 0, ())
