@@ -39,7 +39,6 @@ from .device.device_table import (
     check_sids,
     check_starts,
     check_tokens,
-    check_top,
     device_table,
     not_put,
     unbranched,
@@ -146,67 +145,45 @@ Array = NDArray[Any]
 
 @overload
 def put(
-    table: Compiled,
-    device: Any = None,
-    *,
-    budgets: bool = False,
-    top: None = None,
-    on_demand: Literal[False] | None = None,
+    table: Compiled, device: Any = None, *, budgets: bool = False, on_demand: Literal[False] | None = None
 ) -> TransitionTable: ...
 @overload
-def put(
-    table: Compiled, device: Any = None, *, budgets: bool = False, top: None = None, on_demand: Literal[True]
-) -> OnDemandTable: ...
+def put(table: Compiled, device: Any = None, *, budgets: bool = False, on_demand: Literal[True]) -> OnDemandTable: ...
 @overload
-def put(table: SortedMatrix, device: Any = None, *, budgets: bool = False, top: int | None = None) -> DeviceMatrix: ...
+def put(table: SortedMatrix, device: Any = None, *, budgets: bool = False) -> DeviceMatrix: ...
 @overload
-def put(
-    table: SidFilter, device: Any = None, *, budgets: bool = False, top: int | None = None
-) -> DeviceMatrix | DeviceFilteredTable: ...
+def put(table: SidFilter, device: Any = None, *, budgets: bool = False) -> DeviceMatrix | DeviceFilteredTable: ...
 @overload
-def put(table: Snapshot | LiveFilter, device: Any = None, *, budgets: bool = False, top: None = None) -> DeviceLive: ...
+def put(table: Snapshot | LiveFilter, device: Any = None, *, budgets: bool = False) -> DeviceLive: ...
 @overload
-def put(table: Arena, device: Any = None, *, budgets: bool = False, top: None = None) -> ArenaView: ...
+def put(table: Arena, device: Any = None, *, budgets: bool = False) -> ArenaView: ...
 @overload
 def put(
-    table: Constraint | Arena,
-    device: Any = None,
-    *,
-    budgets: bool = False,
-    top: int | None = None,
-    on_demand: bool | None = None,
+    table: Constraint | Arena, device: Any = None, *, budgets: bool = False, on_demand: bool | None = None
 ) -> HostTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable: ...
 def put(
-    table: Constraint | Arena,
-    device: Any = None,
-    *,
-    budgets: bool = False,
-    top: int | None = None,
-    on_demand: bool | None = None,
+    table: Constraint | Arena, device: Any = None, *, budgets: bool = False, on_demand: bool | None = None
 ) -> HostTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable:
     """Return the table itself: in numpy it is used where it is, and distances are at hand; of a matrix, its words.
 
     Of an arena it is the table that its arrays form, which change as tables come and go.
 
-    budgets: on a device, also copy the distances that `remaining` needs. top: of a matrix, only the `top` best logits
-    of each row are verified; others count as not allowed, so that a row may lose continuations, or all.
+    budgets: on a device, also copy the distances that `remaining` needs.
     on_demand: read a table on the host between steps, as texts reach its states, instead of copying it. By default this
     holds for tables without a finite form, such as grammars whose nesting the text does not delimit: see
     `on_demand.OnDemandTable`.
     """
     if is_read(table, on_demand):
-        return read(numpy_arrays, np.asarray, cast(Any, table), budgets, top)
+        return read(numpy_arrays, np.asarray, cast(Any, table), budgets)
     if not isinstance(table, Arena):
         table = whole(table)
     if isinstance(table, SortedMatrix):
-        return place(table, np.asarray, top)
+        return place(table, np.asarray)
     if isinstance(table, SidFilter):
-        bare: Any = put(table.table, budgets=budgets, top=top)
+        bare: Any = put(table.table, budgets=budgets)
         return cast("DeviceMatrix | DeviceFilteredTable", filtered(bare, [table]))
     if isinstance(table, Snapshot | LiveFilter):
-        check_top(top)
         return live_filters.place_live_set(table, np.asarray)
-    check_top(top)
     if isinstance(table, Arena):
         table.check_budgets(budgets)
         return table.table

@@ -257,12 +257,8 @@ def matrix(scale: float) -> Records:
         ordered = np.ascontiguousarray(made.sids)
         rng = np.random.default_rng(1)
         asked = torch.tensor(np.concatenate([sids[rng.integers(0, count, 50_000)], random_sids(50_000)]).astype(int))
-        devs: dict[str, Any] = {
-            "table": torch_ops.put(table),
-            "matrix": torch_ops.put(made),
-            "top 50": torch_ops.put(made, top=50),
-        }
-        devs_jax = {"table": jax_ops.put(table), "matrix": jax_ops.put(made), "top 50": jax_ops.put(made, top=50)}
+        devs: dict[str, Any] = {"table": torch_ops.put(table), "matrix": torch_ops.put(made)}
+        devs_jax = {"table": jax_ops.put(table), "matrix": jax_ops.put(made)}
         held = {"table": table.nbytes, "matrix": sum(x.nbytes for x in (*devs["matrix"].words, devs["matrix"].masks))}
         many = 21 if count < 10**6 else 5
 

@@ -49,7 +49,6 @@ class DeviceLive:
     calls = None
     is_trie = True
     has_masks = False
-    top = None
 
     @property
     def vocab_size(self) -> int:
@@ -126,7 +125,6 @@ def place_live(snapshot: Snapshot, convert: Convert, wide: bool = True) -> Devic
         widths=shape.widths,
         branches=shape.branches,
         firsts=shape.firsts,
-        top=None,
         wide=wide,
         origin=BaseOrigin(None),
     )

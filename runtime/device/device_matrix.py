@@ -93,7 +93,6 @@ class DeviceMatrix:
     widths: tuple[int, ...]  # (L,) longest interval by depth
     branches: tuple[int, ...]  # (L,) most tokens allowed by depth
     firsts: tuple[tuple[int, int] | None, ...]  # (L,) where `first_rows` of a depth begin and end; None: not kept
-    top: int | None  # how many logits of a row are verified; None for all
     wide: bool  # whether positions have 64 bits
     origin: Origin
     kept: DeviceFilters | None = None  # of `filtered`; None: all rows are kept
@@ -124,9 +123,8 @@ class DeviceMatrix:
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        """What is static at each depth 0 .. L - 1; the width counts the rows that are read, V if logits are needed."""
-        widths = (self.vocab_size if self.top is not None else self.read(depth) for depth in range(self.length))
-        return tuple(Level(width, depth < self.masked, True, False) for depth, width in enumerate(widths))
+        """What is static at each depth 0 .. L - 1; the width counts the rows that are read."""
+        return tuple(Level(self.read(depth), depth < self.masked, True, False) for depth in range(self.length))
 
     def read(self, depth: int) -> int:
         """Return how many rows of an interval at a depth are read for what it allows: V at most."""
@@ -134,17 +132,11 @@ class DeviceMatrix:
         return self.branches[depth] if known else min(self.widths[depth], self.vocab_size)
 
 
-def place(
-    matrix: SortedMatrix, convert: Callable[[NDArray[Any]], Any], top: int | None, wide: bool = True
-) -> DeviceMatrix:
+def place(matrix: SortedMatrix, convert: Callable[[NDArray[Any]], Any], wide: bool = True) -> DeviceMatrix:
     """Lay a matrix out for searches; each array goes through `convert`. wide: there are integers of 64 bits.
 
-    Raises TypeError, ValueError; TableError where a token needs more bits than there are.
+    Raises TableError where a token needs more bits than there are, or there are more rows.
     """
-    if top is not None and (isinstance(top, bool) or not isinstance(top, int)):
-        raise TypeError(f"top must be an integer or None, not a {type(top).__name__}")
-    if top is not None and top < 1:
-        raise ValueError(f"top={top} must be 1 or more; leave it out to verify all tokens")
     length, count = matrix.columns.shape
     bits, per_word = packing(matrix.vocab_size, length, count, wide)
     kind = np.int64 if wide else np.int32
@@ -167,7 +159,6 @@ def place(
         widths=matrix.widths,
         branches=matrix.branches,
         firsts=firsts,
-        top=None if top is None or top >= matrix.vocab_size else top,
         wide=wide,
         origin=Origin(matrix),
     )

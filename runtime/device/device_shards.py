@@ -95,7 +95,7 @@ class DeviceShards:
 def place_head(layout: ShardLayout, convert: Callable[[NDArray[Any]], Any], wide: bool) -> tuple[DeviceMatrix, Array]:
     """Return `head` and `pair_starts`, each array through `convert`."""
     kind = np.int64 if wide else np.int32
-    return place(layout.head, convert, None, wide), convert(layout.pair_starts.astype(kind))
+    return place(layout.head, convert, wide), convert(layout.pair_starts.astype(kind))
 
 
 def check_mesh(table: object, mesh: object, axis: object, **others: object) -> bool:
@@ -183,7 +183,6 @@ class Parts:
             widths=layout.widths,
             branches=layout.branches,
             firsts=self._places,
-            top=None,
             wide=self._wide,
             origin=self._origin,
         )

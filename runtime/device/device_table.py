@@ -455,12 +455,6 @@ def check_table(table: TransitionTable) -> None:
         raise not_a_table(table)
 
 
-def check_top(top: Any) -> None:
-    """Raise ValueError if `top`, which is for sorted matrices alone, is given."""
-    if top is not None:
-        raise ValueError(f"top={top} is for a sorted matrix: a table knows of all tokens at no cost, leave it out")
-
-
 def unbranched(table: TransitionTable, depth: int) -> bool:
     """Return whether it is known that every state at a depth has at most one continuation, EOS aside."""
     return table.is_trie and (depth >= len(table.levels) or table.levels[depth].width == 1)

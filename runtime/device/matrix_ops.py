@@ -236,11 +236,6 @@ def unfold(ops: Backend, dev: DeviceMatrix, number: Array, which: Array) -> Arra
     return ops.gather(dev.byte_bits, packed.reshape(-1)).reshape(number.shape[0], -1)
 
 
-def _nothing(ops: Backend, dev: DeviceMatrix, like: Array) -> Array:
-    """Return a mask (n, 8 K) for each row of like (n, ...) that allows nothing: int32 zeros."""
-    return ops.zeros((like.shape[0], 8 * dev.masks.shape[1]), like=dev.byte_bits)
-
-
 def _mask_after(ops: Backend, dev: DeviceMatrix, low: Array) -> Array:
     """Return the number of the mask of what may follow the first token of rows (n, 1)."""
     return ops.integers(ops.lookup(dev.mask_after, tokens_at(ops, dev, low, 0)), low)
@@ -259,7 +254,7 @@ def _allowed(ops: Backend, dev: DeviceMatrix, state: AnyMatrixState, remaining: 
     if remaining is not None:
         live = live & fits(ops, dev, state, remaining)
     if dev.masked == 0:
-        mask = _nothing(ops, dev, low)
+        mask = ops.zeros((low.shape[0], 8 * dev.masks.shape[1]), like=dev.byte_bits)
     else:
         number = ops.where(live & (depth == 0), 0, dev.masks.shape[0] - 1)
         if dev.masked == 2:
@@ -270,45 +265,15 @@ def _allowed(ops: Backend, dev: DeviceMatrix, state: AnyMatrixState, remaining: 
         return mask
     depth = ops.where(live, depth, 0)  # of those that have masks it only says the same again
     token, inside = offered(ops, dev, parts, depth, width, once=False)
-    return _write(ops, mask, token, live & inside)
-
-
-def _write(ops: Backend, mask: Array, token: Array, inside: Array) -> Array:
-    """Return a mask (n, 8 K) in which tokens (n, k) are allowed where `inside`; the last column is no token."""
-    return ops.scatter(mask, ops.where(inside, token, mask.shape[1] - 1), -1)
-
-
-def _verified(
-    ops: Backend, dev: DeviceMatrix, x: Array, state: AnyMatrixState, level: int | None
-) -> tuple[Array, Array, Array]:
-    """Return the M best of x (n, V'), their tokens, and which of them are allowed: (n, M) each.
-
-    level: the depth of all states; None where they have their own.
-    """
-    assert dev.top is not None
-    x = x[:, : dev.vocab_size]
-    best, token = ops.top_k(ops.where(x == x, x, -float("inf")), dev.top)
-    low, high, depth, which = _parts(dev, state)
-    live = (low < high) & (depth < dev.length)
-    token = ops.integers(token, low)
-    lower, upper = follow(ops, dev, low, high, ops.where(live, depth, 0) if level is None else level, token)
-    lower = lower + ops.zeros(upper.shape, like=upper)  # where nothing branches it is one for all tokens
-    return best, token, live & any_kept(ops, dev, which, lower, upper)
+    return ops.scatter(mask, ops.where(live & inside, token, mask.shape[1] - 1), -1)  # the last column is no token
 
 
 def _masked(ops: Backend, dev: DeviceMatrix, x: Array, state: AnyMatrixState, remaining: Array | None = None) -> Array:
     """Return x (n, V') with -inf where a token is not allowed from states at any depths."""
-    if dev.top is None:
-        width = max(map(dev.read, range(dev.length)))
-        if dev.masked == 0 and width * _READ_SHARE <= dev.vocab_size:
-            return _moved(ops, dev, x, state, remaining, width)
-        mask = _allowed(ops, dev, state, remaining)
-    else:
-        _, token, found = _verified(ops, dev, x, state, None)
-        if remaining is not None:
-            found = found & fits(ops, dev, state, remaining)
-        mask = _write(ops, _nothing(ops, dev, state.node), token, found)
-    return ops.keep(x, mask, dev.vocab_size)
+    width = max(map(dev.read, range(dev.length)))
+    if dev.masked == 0 and width * _READ_SHARE <= dev.vocab_size:
+        return _moved(ops, dev, x, state, remaining, width)
+    return ops.keep(x, _allowed(ops, dev, state, remaining), dev.vocab_size)
 
 
 def _moved(
@@ -340,9 +305,6 @@ def _scored(ops: Backend, dev: DeviceMatrix, x: Array, state: AnyMatrixState, le
     low, high, _, which = parts = _parts(dev, state)
     if level >= dev.length:
         return ops.where(low < 0, x[:, :1], -float("inf")), low * 0
-    if dev.top is not None:
-        best, token, found = _verified(ops, dev, x, state, level)
-        return ops.where(found, best, -float("inf")), token
     width = dev.read(level)
     if level < dev.masked and width > 1:
         none = dev.masks.shape[0] - 1
@@ -406,8 +368,7 @@ def distance(ops: Backend, dev: DeviceMatrix, state: AnyMatrixState) -> Array:
 
 
 def bitmask(ops: Backend, dev: DeviceMatrix, state: AnyMatrixState, remaining: Array | None = None) -> Array:
-    """Return the tokens allowed in each state, packed, as of a table; ValueError where top= is set."""
-    _need_all(dev, "bitmask")
+    """Return the tokens allowed in each state, packed, as of a table."""
     return ops.pack(_allowed(ops, dev, state, remaining)[:, : dev.vocab_size])
 
 
@@ -474,7 +435,7 @@ def select(
         x = ops.where(sound, x - ops.where(sound, mass, 0.0), -float("inf"))
     else:
         x, token = _scored(ops, dev, ops.log_softmax(logits), state, level)
-    in_place = m == beams and dev.top is None and (level >= dev.length or dev.branches[level] == 1)
+    in_place = m == beams and (level >= dev.length or dev.branches[level] == 1)
     if in_place:  # nothing branches: each beam goes on in its place
         best = scores + x.reshape(batch, m)
         best = ops.where(best == best, best, -float("inf"))
@@ -516,7 +477,7 @@ def advance(ops: Backend, dev: DeviceMatrix, state: AnyMatrixState, tokens: Arra
 
 
 def log_mass(ops: Backend, dev: DeviceMatrix, logits: Array, state: AnyMatrixState) -> Array:
-    """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold, of those verified."""
+    """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold."""
     _check(dev, logits, state)
     return ops.logsumexp(_masked(ops, dev, ops.log_softmax(logits), state))
 
@@ -558,9 +519,8 @@ def allowed_tokens(
     """Return tokens (B, width) of the first `width` rows that are read of each state, and which are allowed: each once.
 
     Tokens ascend, 0 where there is none. They are all that are allowed where `width` is that of the depth's `Level` or
-    more, and that is not `dense`. ValueError where top= is set, as it has no logits.
+    more, and that is not `dense`.
     """
-    _need_all(dev, "allowed_tokens")
     _, _, depth, _ = parts = _parts(dev, state)
     live = depth < dev.length
     if remaining is not None:
@@ -568,11 +528,3 @@ def allowed_tokens(
     token, inside = offered(ops, dev, parts, ops.where(depth < dev.length, depth, 0), width, once=True)
     allowed = live & inside
     return ops.where(allowed, token, 0), allowed
-
-
-def _need_all(dev: DeviceMatrix, name: str) -> None:
-    if dev.top is not None:
-        raise ValueError(
-            f"{name} is given no logits, and of this matrix only the {dev.top} best of each row are verified: "
-            "put it without top="
-        )

@@ -372,15 +372,9 @@ def check_budgets(table: TransitionTable, budgets: bool) -> None:
 
 
 def read(
-    ops: Backend,
-    convert: Callable[[NDArray[Any]], Array],
-    table: TransitionTable,
-    budgets: bool = False,
-    top: Any = None,
+    ops: Backend, convert: Callable[[NDArray[Any]], Array], table: TransitionTable, budgets: bool = False
 ) -> OnDemandTable:
     """Return a table that is read on demand, with its start on the device; each array goes through `convert`."""
-    if top is not None:
-        raise ValueError(f"top={top} is for a sorted matrix: a table knows of all tokens at no cost, leave it out")
     check_budgets(table, budgets)
     rows = ReachedRows(ops, convert, table.vocab_size, table.ends, MOST_BYTES)
     with rows.adding():

@@ -468,16 +468,6 @@ def test_what_cannot_be_is_refused_by_name(name):
         ops.bitmask(dev, state, into(np.zeros(1, np.int64)))
     with pytest.raises(ValueError, match=r"sids must have shape \(N, L\), not \(3,\)"):
         ops.contains(dev, into(np.zeros(3, np.int64)))
-    with pytest.raises(TypeError, match="top must be an integer or None, not a float"):
-        ops.put(matrix, top=2.0)
-    with pytest.raises(ValueError, match="top=0 must be 1 or more"):
-        ops.put(matrix, top=0)
-    with pytest.raises(ValueError, match="top=3 is for a sorted matrix"):
-        ops.put(mw.compile_sids([[0, 5]], 6), top=3)
-    best = ops.put(matrix, top=2)
-    for operation, arguments in ((ops.bitmask, ()), (ops.allowed_tokens, (2,))):
-        with pytest.raises(ValueError, match="of this matrix only the 2 best of each row are verified: put it without"):
-            operation(best, state, *arguments)
     if name == "jax":
         with pytest.raises(mw.TableError, match="jax_enable_x64"):
             ops.put(mw.sort_sids([[0, 2**30]], 2**30 + 1))
@@ -569,116 +559,23 @@ def test_only_allowed_rows_of_the_projection_are_computed(name, kind):
     assert out(drawn.valid).all()
 
 
-# ------------------------------------------------------------------------------------------------ the best alone
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "kind", "top"),
-    [(name, kind, top) for name in ("numpy", "torch") for kind in CASES[:5] for top in (1, 4)]
-    + [("jax", "few tokens", 3)],
-)
-def test_with_top_only_the_best_logits_are_verified_and_all_that_comes_out_is_in_the_set(name, kind, top):
-    c, (ops, into) = case(kind), backend(name)
-    dev, exact = ops.put(c.matrix, top=top), c.table
-    pick = c.some(40)
-    nodes, state = c.nodes[pick], into_state(into, MatrixState(*(array[pick] for array in c.state)))
-    logits = some_logits(40, c.vocab, 2)
-    best = np.argsort(-logits[:, : c.vocab], axis=1)[:, :top]
-    wanted = np.full_like(logits, -np.inf)
-    np.put_along_axis(wanted, best, np.take_along_axis(logits, best, axis=1), axis=1)
-    wanted[numpy_ops.mask_logits(exact, logits, State(nodes)) == -np.inf] = -np.inf
-    np.testing.assert_array_equal(out(ops.mask_logits(dev, into(logits), state)), wanted)
-    in_time = out(ops.mask_logits(dev, into(logits), state, into(np.zeros(40, np.int64))))
-    assert (in_time == -np.inf).all()
-    found = ops.candidates(dev, into(logits), state, 3)
-    with np.errstate(all="ignore"):
-        p = numpy_ops.log_softmax(logits)
-        masked = np.where(wanted > -np.inf, p, -np.inf)
-        np.testing.assert_allclose(out(found.scores), numpy_ops.top_k(masked, 3)[0], rtol=1e-4, atol=1e-5)
-        mass = np.logaddexp.reduce(masked, axis=1)
-    np.testing.assert_allclose(out(ops.log_mass(dev, into(logits), state)), mass, rtol=1e-4, atol=1e-5)
-    # the last candidates' states are those that advance leads to
-    tokens, alive = out(found.tokens)[:, 0], out(found.scores)[:, 0] > -np.inf
-    after = ops.advance(dev, state, into(np.where(alive, tokens, -1)))
-    for one, other in zip(found.states, after, strict=True):
-        np.testing.assert_array_equal(out(one)[:, 0], out(other))
-    rng = np.random.default_rng(1)
-    length = c.matrix.length
-    weights = rng.normal(size=(length, 2, 1, c.vocab)).astype(np.float32).repeat(c.vocab, axis=2)
-    step = bigram(into(weights), into(np.repeat(np.arange(2), 5)))
-    if name != "jax":  # which would compile for seconds
-        beams = beam_search(step, None, dev, ops=ops, batch=2, beams=5, max_length=length)
-        tokens, valid = out(beams.tokens), out(beams.valid)
-        assert exact.contains(tokens[valid]).all()
-        assert (tokens[~valid] == -1).all()
-        uniforms = rng.random((length, 10, 2), np.float32)
-        drawn = sample_sequences(step, None, dev, into(uniforms), ops=ops, batch=2, samples=5, max_length=length)
-        assert exact.contains(out(drawn.tokens)[out(drawn.valid)]).all()
-
-
-@pytest.mark.parametrize("name", ["numpy", "torch"])
-def test_with_top_a_selection_is_that_of_logits_of_which_only_the_best_are_left(name):
-    ops, into = backend(name)
-    for kind in ("few tokens", "masks", "late", "two words"):
-        c = case(kind)
-        dev = ops.put(c.matrix, top=3)
-        state, expected = ops.start(dev, 2), numpy_ops.start(c.table, 2)
-        scores = np.zeros((2, 1), np.float32)
-        for level in range(c.matrix.length + 1):
-            logits = some_logits(len(expected.node), c.vocab, level)[:, : c.vocab]
-            logits[:] -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
-            least = np.sort(logits, axis=1)[:, -min(3, c.vocab)][:, None]
-            rest = logits < least
-            masked = numpy_ops.mask_logits(c.table, logits, expected)
-            logits[rest] = np.where(masked[rest] > -np.inf, -1e6, logits[rest])  # allowed, but not among the best
-            picked = ops.select(dev, into(logits), state, into(scores), 4, level)
-            wanted = numpy_ops.select(c.table, logits, expected, scores, 4, level)
-            for b in range(2):
-                mine = [(s, t) for s, t in zip(out(picked.scores)[b], out(picked.tokens)[b], strict=True) if s > -1e5]
-                theirs = [(s, t) for s, t in zip(wanted.scores[b], wanted.tokens[b], strict=True) if s > -1e5]
-                assert [t for _, t in mine] == [t for _, t in sorted(theirs, key=lambda pair: -pair[0])]
-                np.testing.assert_allclose(
-                    [s for s, _ in mine], sorted((s for s, _ in theirs), reverse=True), rtol=1e-3
-                )
-            if not (wanted.scores > -1e5).all():
-                break
-            state, expected, scores = picked.state, wanted.state, wanted.scores.astype(np.float32)
-            order = np.argsort(-scores, axis=1)
-            scores = np.take_along_axis(scores, order, axis=1)
-            nodes = np.take_along_axis(expected.node.reshape(2, -1), order, axis=1)
-            expected = State(nodes.ravel())
-
-
-def test_as_many_as_there_are_tokens_is_exact():
-    c = case("masks")
-    for name in ALL:
-        ops = backend(name).ops
-        for top in (c.vocab, c.vocab + 7):
-            dev = ops.put(c.matrix, top=top)
-            assert dev.top is None
-            assert dev.levels == ops.put(c.matrix).levels
-
-
 # ------------------------------------------------------------------------------------------ traced and compiled
 
 
 @pytest.mark.parametrize("kind", ["masks", "late"])
-@pytest.mark.parametrize("top", [None, 5])
-def test_no_torch_operation_needs_a_value_on_the_host(kind, top):
+def test_no_torch_operation_needs_a_value_on_the_host(kind):
     """Under fake tensors there are no values: whatever asks for one fails, as it would in a CUDA graph."""
     torch = pytest.importorskip("torch")
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     c, ops = case(kind), backend("torch").ops
-    dev = ops.put(c.matrix, top=top)
+    dev = ops.put(c.matrix)
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         logits = mode.from_tensor(torch.zeros(6, c.vocab))
         zero = mode.from_tensor(torch.zeros(6, dtype=torch.int64))
         state = MatrixState(zero, zero + 1, zero)
-        if top is None:
-            every_operation(ops, dev, logits, state, zero, zero, 4)
-            ops.contains(dev, mode.from_tensor(torch.zeros(5, c.matrix.length, dtype=torch.int64)))
+        every_operation(ops, dev, logits, state, zero, zero, 4)
+        ops.contains(dev, mode.from_tensor(torch.zeros(5, c.matrix.length, dtype=torch.int64)))
         ops.mask_logits_(dev, logits, state, zero)
         ops.advance(dev, state, zero)
         for level in range(c.matrix.length + 1):
@@ -694,17 +591,16 @@ def test_a_whole_search_compiles_in_torch():
     c, ops = case("masks"), backend("torch").ops
     weights = torch.tensor(np.random.default_rng(0).normal(size=(3, 2, 1, 100)), dtype=torch.float32)
     step = bigram(weights.expand(3, 2, 100, 100), torch.arange(2).repeat_interleave(5))
-    for top in (None, 20):
-        dev = ops.put(c.matrix, top=top)
+    dev = ops.put(c.matrix)
 
-        def run(dev: Any = dev) -> Any:
-            found = beam_search(step, None, dev, ops=ops, batch=2, beams=5, max_length=3)
-            return found, ops.contains(dev, found.tokens.reshape(-1, 3))
+    def run() -> Any:
+        found = beam_search(step, None, dev, ops=ops, batch=2, beams=5, max_length=3)
+        return found, ops.contains(dev, found.tokens.reshape(-1, 3))
 
-        (plain, _), (quick, inside) = run(), torch.compile(run, fullgraph=True, backend="aot_eager")()
-        assert torch.equal(plain.tokens, quick.tokens)
-        torch.testing.assert_close(plain.scores, quick.scores)
-        assert torch.equal(inside, quick.valid.reshape(-1))
+    (plain, _), (quick, inside) = run(), torch.compile(run, fullgraph=True, backend="aot_eager")()
+    assert torch.equal(plain.tokens, quick.tokens)
+    torch.testing.assert_close(plain.scores, quick.scores)
+    assert torch.equal(inside, quick.valid.reshape(-1))
 
 
 @pytest.mark.long

@@ -36,7 +36,6 @@ from ..device_table import (
     DeviceCalls,
     DeviceTable,
     arrays_of,
-    check_top,
     device_table,
     refuse_wide,
     statics_of,
@@ -114,7 +113,6 @@ def put(
     device: jax.Device | None = None,
     *,
     budgets: bool = False,
-    top: None = None,
     on_demand: Literal[False] | None = None,
     platform: str | None = None,
 ) -> DeviceTable: ...
@@ -126,7 +124,6 @@ def put(
     device: jax.Device | None = None,
     *,
     budgets: bool = False,
-    top: None = None,
     on_demand: Literal[True],
     platform: str | None = None,
 ) -> OnDemandTable: ...
@@ -134,23 +131,13 @@ def put(
 
 @overload
 def put(
-    table: SortedMatrix,
-    device: jax.Device | None = None,
-    *,
-    budgets: bool = False,
-    top: int | None = None,
-    platform: str | None = None,
+    table: SortedMatrix, device: jax.Device | None = None, *, budgets: bool = False, platform: str | None = None
 ) -> DeviceMatrix: ...
 
 
 @overload
 def put(
-    table: SidFilter,
-    device: jax.Device | None = None,
-    *,
-    budgets: bool = False,
-    top: int | None = None,
-    platform: str | None = None,
+    table: SidFilter, device: jax.Device | None = None, *, budgets: bool = False, platform: str | None = None
 ) -> DeviceMatrix | DeviceFilteredTable: ...
 
 
@@ -160,7 +147,6 @@ def put(
     device: jax.Device | None = None,
     *,
     budgets: bool = False,
-    top: None = None,
     platform: str | None = None,
 ) -> DeviceLive: ...
 
@@ -175,12 +161,7 @@ def put(table: Snapshot, *, mesh: jax.sharding.Mesh, axis: str) -> DeviceLiveSha
 
 @overload
 def put(
-    table: Arena,
-    device: jax.Device | None = None,
-    *,
-    budgets: bool = False,
-    top: None = None,
-    platform: str | None = None,
+    table: Arena, device: jax.Device | None = None, *, budgets: bool = False, platform: str | None = None
 ) -> DeviceTable: ...
 
 
@@ -190,7 +171,6 @@ def put(
     device: jax.Device | None = None,
     *,
     budgets: bool = False,
-    top: int | None = None,
     on_demand: bool | None = None,
     platform: str | None = None,
 ) -> DeviceTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable: ...
@@ -201,7 +181,6 @@ def put(
     device: jax.Device | None = None,
     *,
     budgets: bool = False,
-    top: int | None = None,
     on_demand: bool | None = None,
     platform: str | None = None,
     mesh: jax.sharding.Mesh | None = None,
@@ -209,8 +188,7 @@ def put(
 ) -> DeviceTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | DeviceShards | DeviceLiveShards | OnDemandTable:
     """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
 
-    budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
-    logits of each row are verified; others count as not allowed, so that a row may lose continuations, or all.
+    budgets: also copy the distances that `remaining` needs; a matrix needs none.
     on_demand: read a table on the host between steps, as texts reach its states, instead of copying it. By default this
     holds for tables without a finite form, such as grammars whose nesting the text does not delimit: see
     `on_demand.OnDemandTable`.
@@ -232,8 +210,7 @@ def put(
     """
     wide = bool(jnp.arange(0).dtype == jnp.int64)  # else JAX is in its 32-bit mode
     _check_platform(platform, wide)
-    others = {"device": device, "budgets": budgets, "top": top, "on_demand": on_demand, "platform": platform}
-    if check_mesh(table, mesh, axis, **others):
+    if check_mesh(table, mesh, axis, device=device, budgets=budgets, on_demand=on_demand, platform=platform):
         devices, along = cast(jax.sharding.Mesh, mesh), cast(str, axis)
         if isinstance(table, Snapshot):
             return put_live_shards(table, devices, along, wide)
@@ -244,18 +221,16 @@ def put(
         return placed
 
     if is_read(table, on_demand):
-        return read(arrays, convert, cast(Any, table), budgets, top)
+        return read(arrays, convert, cast(Any, table), budgets)
     if not isinstance(table, Arena):
         table = whole(table)
     if isinstance(table, SortedMatrix):
-        return place(table, convert, top, wide)
+        return place(table, convert, wide)
     if isinstance(table, SidFilter):
-        bare: Any = put(table.table, device, budgets=budgets, top=top, platform=platform)
+        bare: Any = put(table.table, device, budgets=budgets, platform=platform)
         return cast("DeviceMatrix | DeviceFilteredTable", filtered(bare, [table]))
     if isinstance(table, Snapshot | LiveFilter):
-        check_top(top)
         return place_live_set(table, convert, wide)
-    check_top(top)
     if isinstance(table, Arena):
         arena = table
         arena.check_budgets(budgets)

@@ -28,7 +28,7 @@ from ..device_live import refreshed as refreshed_live
 from ..device_live_shards import DeviceLiveShards
 from ..device_matrix import DeviceMatrix, place
 from ..device_shards import DeviceShards, check_mesh
-from ..device_table import DeviceTable, check_top, device_table, whole
+from ..device_table import DeviceTable, device_table, whole
 from ..dispatch import by_kind
 from ..live_filters import place_live_set
 from ..on_demand import OnDemandTable, is_read, read
@@ -59,45 +59,29 @@ def put(
     device: torch.device | str | None = None,
     *,
     budgets: bool = False,
-    top: None = None,
     on_demand: Literal[False] | None = None,
 ) -> TorchTable: ...
 
 
 @overload
 def put(
-    table: Compiled,
-    device: torch.device | str | None = None,
-    *,
-    budgets: bool = False,
-    top: None = None,
-    on_demand: Literal[True],
+    table: Compiled, device: torch.device | str | None = None, *, budgets: bool = False, on_demand: Literal[True]
 ) -> OnDemandTable: ...
 
 
 @overload
-def put(
-    table: SortedMatrix,
-    device: torch.device | str | None = None,
-    *,
-    budgets: bool = False,
-    top: int | None = None,
-) -> DeviceMatrix: ...
+def put(table: SortedMatrix, device: torch.device | str | None = None, *, budgets: bool = False) -> DeviceMatrix: ...
 
 
 @overload
 def put(
-    table: SidFilter,
-    device: torch.device | str | None = None,
-    *,
-    budgets: bool = False,
-    top: int | None = None,
+    table: SidFilter, device: torch.device | str | None = None, *, budgets: bool = False
 ) -> DeviceMatrix | DeviceFilteredTable: ...
 
 
 @overload
 def put(
-    table: Snapshot | LiveFilter, device: torch.device | str | None = None, *, budgets: bool = False, top: None = None
+    table: Snapshot | LiveFilter, device: torch.device | str | None = None, *, budgets: bool = False
 ) -> DeviceLive: ...
 
 
@@ -110,9 +94,7 @@ def put(table: Snapshot, *, mesh: DeviceMesh, axis: str) -> DeviceLiveShards: ..
 
 
 @overload
-def put(
-    table: Arena, device: torch.device | str | None = None, *, budgets: bool = False, top: None = None
-) -> TorchTable: ...
+def put(table: Arena, device: torch.device | str | None = None, *, budgets: bool = False) -> TorchTable: ...
 
 
 @overload
@@ -121,7 +103,6 @@ def put(
     device: torch.device | str | None = None,
     *,
     budgets: bool = False,
-    top: int | None = None,
     on_demand: bool | None = None,
 ) -> TorchTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable: ...
 
@@ -131,15 +112,13 @@ def put(
     device: torch.device | str | None = None,
     *,
     budgets: bool = False,
-    top: int | None = None,
     on_demand: bool | None = None,
     mesh: DeviceMesh | None = None,
     axis: str | None = None,
 ) -> TorchTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | DeviceShards | DeviceLiveShards | OnDemandTable:
     """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
 
-    budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
-    logits of each row are verified; others count as not allowed, so that a row may lose continuations, or all.
+    budgets: also copy the distances that `remaining` needs; a matrix needs none.
     on_demand: read a table on the host between steps, as texts reach its states, instead of copying it. By default this
     holds for tables without a finite form, such as grammars whose nesting the text does not delimit: see
     `on_demand.OnDemandTable`.
@@ -152,7 +131,7 @@ def put(
     such writes are in order with what the streams do that called this, `at` or `Arena.add`: call one of them in each
     stream that reads the arena, as those are that replay CUDA graphs.
     """
-    if check_mesh(table, mesh, axis, device=device, budgets=budgets, top=top, on_demand=on_demand):
+    if check_mesh(table, mesh, axis, device=device, budgets=budgets, on_demand=on_demand):
         from .shards import put_live_shards, put_shards  # which need torch.distributed: some builds of torch lack it
 
         processes, along = cast("DeviceMesh", mesh), cast(str, axis)
@@ -165,18 +144,16 @@ def put(
 
     if is_read(table, on_demand):
         with torch.inference_mode(False):  # what is made inside that mode cannot be written to outside
-            return read(arrays, convert, cast(Any, table), budgets, top)
+            return read(arrays, convert, cast(Any, table), budgets)
     if not isinstance(table, Arena):
         table = whole(table)
     if isinstance(table, SortedMatrix):
-        return place(table, convert, top)
+        return place(table, convert)
     if isinstance(table, SidFilter):
-        bare: Any = put(table.table, device, budgets=budgets, top=top)
+        bare: Any = put(table.table, device, budgets=budgets)
         return cast("DeviceMatrix | DeviceFilteredTable", filtered(bare, [table]))
     if isinstance(table, Snapshot | LiveFilter):
-        check_top(top)
         return place_live_set(table, convert)
-    check_top(top)
     where = torch.empty(0, device=device).device
     more = {
         "byte_mask": -_BYTES.astype(np.int32),

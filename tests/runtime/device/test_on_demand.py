@@ -634,7 +634,6 @@ def test_what_cannot_be_known_is_refused_by_name(name):
     vocab = mw.Vocabulary.from_bytes(TOKENS, eos=0)
     refused = [
         (lambda: ops.put(table, budgets=True), mw.ConstraintError, "put it without budgets"),
-        (lambda: ops.put(table, top=3), ValueError, "top=3 is for a sorted matrix"),
         (lambda: ops.put(table, on_demand="yes"), TypeError, "on_demand must be"),
         (lambda: ops.put(mw.sort_sids(np.array([[1, 2]]), 9), on_demand=True), TypeError, "not for a SortedMatrix"),
         (lambda: ops.mask_logits(dev, x, state, two), ValueError, "remaining is for tables"),

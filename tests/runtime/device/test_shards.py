@@ -303,7 +303,7 @@ def test_wrong_calls_are_refused_by_name():
             ops.put(matrix, mesh=mesh)
     with pytest.raises(ValueError, match=r"axis='shards' must be an axis of 2 devices, the mesh has {'shards': 1}"):
         jax_ops.put(sharded, mesh=mesh, axis="shards")
-    given = {"device": "cpu", "budgets": True, "top": 3, "on_demand": True, "platform": "cpu"}
+    given = {"device": "cpu", "budgets": True, "on_demand": True, "platform": "cpu"}
     for ops in (jax_ops, torch_ops):
         for name, value in given.items():
             if name != "platform" or ops is jax_ops:

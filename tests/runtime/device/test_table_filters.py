@@ -383,8 +383,6 @@ def test_what_is_of_another_table_or_without_filters_is_refused():
             ops.bitmask(dev, ops.start(placed, 1))
         with pytest.raises(ValueError, match="begin with start"):
             ops.bitmask(placed, ops.start(dev, 1))
-        with pytest.raises(ValueError, match="top=3 is for a sorted matrix"):
-            ops.put(kept, top=3)
         assert bits_of(ops.bitmask(ops.put(kept), ops.start(ops.put(kept), 1)), 4) == [[3]]
         again = ops.filtered(dev, [~kept])
         assert bits_of(ops.bitmask(again, ops.start(again, 1)), 4) == [[0]]
