@@ -24,7 +24,7 @@ CORE := tests/automata tests/table tests/kernels tests/lazy tests/compile tests/
 .PHONY: check bench bench-devices bench-engines gate dist clean
 
 demo: $(VENV)/demo
-	$(BIN)/maskwright demo $(if $(DATA),--data $(DATA))
+	$(BIN)/python -m examples.demo $(if $(DATA),--data $(DATA))
 
 # tests run on kernels that were compiled ahead, as in a wheel: these are made while the environment is installed
 test:
@@ -113,7 +113,7 @@ $(VENV)/torch: constraints.txt | $(BIN)/python
 	touch $@
 
 $(VENV)/demo: pyproject.toml $(VENV)/torch | $(BIN)/uv
-	$(INSTALL) --editable ".[demo,jit]"
+	$(INSTALL) --editable ".[jit]" --group demo
 	touch $@
 
 $(VENV)/dev: pyproject.toml $(VENV)/torch | $(BIN)/uv

@@ -1,4 +1,4 @@
-"""The command line: `maskwright build`, `merge`, `compile`, `sample`, `show`, `inspect`, `demo`, `serve` and `warm`."""
+"""The command line: `maskwright build`, `merge`, `compile`, `sample`, `show`, `inspect`, `serve` and `warm`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import click
 
 from .. import __version__
 from ..errors import MaskwrightError
-from . import build, compile, demo, inspect, merge, sample, serve, show, warm
+from . import build, compile, inspect, merge, sample, serve, show, warm
 from .wording import failure
 
 
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 for command in (
-    build.build, merge.merge, compile.group, sample.group, show.group, inspect.group, demo.demo, serve.serve, warm.warm,
+    build.build, merge.merge, compile.group, sample.group, show.group, inspect.group, serve.serve, warm.warm,
 ):  # fmt: skip
     main.add_command(command)
 

@@ -45,7 +45,6 @@ LAYERS = (
     "runtime/decode",
     "runtime/integrations",
     "",
-    "demo",
     "engines",
     "serve",
     "cli",
@@ -59,7 +58,7 @@ TO_COME = json.loads((Path(__file__).parent / "layout_to_come.json").read_text()
 """Where the package does not keep to its layout yet. These lists may only shrink: a name goes once it is mended."""
 
 HEAVY = {
-    "torch": {"runtime/device/torch", "runtime/integrations", "demo", "engines", "serve"},
+    "torch": {"runtime/device/torch", "runtime/integrations", "engines", "serve"},
     "triton": {"runtime/device/torch"},
     "transformers": {"runtime/integrations", "vocabulary/tokenizers.py", "serve"},
     "jax": {"runtime/device/jax"},
@@ -82,8 +81,8 @@ HEAVY = {
     "starlette": {"serve"},
     "uvicorn": {"serve"},
     "prometheus_client": {"serve"},
-    "sklearn": {"demo"},
-    "matplotlib": {"demo"},
+    "sklearn": set(),
+    "matplotlib": set(),
 }
 """Optional dependencies, and the only places that may import them."""
 

@@ -12,7 +12,7 @@ by looking drafts up in a sorted matrix. Time depends on the sizes of models and
 it is measured on untrained ones. What is on record in the results, for the same settings, is not measured again.
 
     python -m benchmarks.suites.self_draft              the demo's made-up catalogue, a quarter of an hour
-    python -m benchmarks.suites.self_draft --data DIR   and real semantic IDs, as for `maskwright demo --data DIR`
+    python -m benchmarks.suites.self_draft --data DIR   and real semantic IDs, as for `make demo DATA=DIR`
     python -m benchmarks.suites.self_draft --time       time alone, once more, half a minute
     python -m benchmarks.suites.self_draft --steps 1000 --seeds 1 --ablations 0 --suffix=-longer
     python -m benchmarks.suites.self_draft --quick      to see that it runs
@@ -36,13 +36,13 @@ import torch
 from rich.console import Console
 
 import maskwright as mw
-from maskwright.demo import DemoConfig
-from maskwright.demo.amazon import amazon_dataset
-from maskwright.demo.dataset import Dataset, TestRows
-from maskwright.demo.evaluation import allowed_set
-from maskwright.demo.model import START, Cache, Step, Transformer, _attend, blocks_of, tokens_of
-from maskwright.demo.synthetic import synthetic_dataset
-from maskwright.demo.training import train, train_drafting
+from examples.demo import DemoConfig
+from examples.demo.amazon import amazon_dataset
+from examples.demo.dataset import Dataset, TestRows
+from examples.demo.evaluation import allowed_set
+from examples.demo.model import START, Cache, Step, Transformer, _attend, blocks_of, tokens_of
+from examples.demo.synthetic import synthetic_dataset
+from examples.demo.training import train, train_drafting
 from maskwright.runtime import torch_ops
 from maskwright.runtime.decode import Beams, beam_search
 from maskwright.runtime.integrations.self_draft import DraftHead, self_draft_search

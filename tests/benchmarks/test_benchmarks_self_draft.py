@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("jax")
 
 from benchmarks.suites import self_draft as bench  # noqa: E402
-from maskwright.demo import DemoConfig  # noqa: E402
-from maskwright.demo.model import ModelConfig, Transformer, blocks_of  # noqa: E402
-from maskwright.demo.synthetic import SyntheticConfig  # noqa: E402
+from examples.demo import DemoConfig  # noqa: E402
+from examples.demo.model import ModelConfig, Transformer, blocks_of  # noqa: E402
+from examples.demo.synthetic import SyntheticConfig  # noqa: E402
 from maskwright.runtime import torch_ops  # noqa: E402
 from maskwright.runtime.decode import beam_search  # noqa: E402
 

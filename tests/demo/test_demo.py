@@ -18,14 +18,14 @@ pytest.importorskip("matplotlib")
 
 from rich.console import Console  # noqa: E402  # after the checks for what is optional
 
-from maskwright.demo import DataError, DemoConfig, run  # noqa: E402
-from maskwright.demo.amazon import amazon_dataset  # noqa: E402
-from maskwright.demo.dataset import Catalogue, TestRows  # noqa: E402
-from maskwright.demo.evaluation import Found, allowed_set, search_both  # noqa: E402
-from maskwright.demo.model import ModelConfig, Transformer, blocks_of, tokens_of  # noqa: E402
-from maskwright.demo.quantizer import residual_kmeans  # noqa: E402
-from maskwright.demo.synthetic import SyntheticConfig, synthetic_dataset  # noqa: E402
-from maskwright.demo.training import TrainingConfig, train  # noqa: E402
+from examples.demo import DataError, DemoConfig, run  # noqa: E402
+from examples.demo.amazon import amazon_dataset  # noqa: E402
+from examples.demo.dataset import Catalogue, TestRows  # noqa: E402
+from examples.demo.evaluation import Found, allowed_set, search_both  # noqa: E402
+from examples.demo.model import ModelConfig, Transformer, blocks_of, tokens_of  # noqa: E402
+from examples.demo.quantizer import residual_kmeans  # noqa: E402
+from examples.demo.synthetic import SyntheticConfig, synthetic_dataset  # noqa: E402
+from examples.demo.training import TrainingConfig, train  # noqa: E402
 
 AMAZON = Path(__file__).parents[3] / "shared" / "sids" / "Amazon"
 

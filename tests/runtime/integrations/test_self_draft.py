@@ -431,7 +431,7 @@ def test_a_head_in_another_type_than_the_model_takes_its_states():
 def demo() -> Any:
     pytest.importorskip("sklearn")
     pytest.importorskip("matplotlib")
-    from maskwright.demo import model, training
+    from examples.demo import model, training
 
     return model, training
 
@@ -473,7 +473,7 @@ def test_the_demo_s_first_hidden_state_is_the_one_that_its_own_step_starts_from(
 def test_training_a_head_learns_a_rule_by_seed_and_leaves_the_global_random_state_alone():
     """Every item is followed by the next one, as in the demo's own test."""
     model, training = demo()
-    from maskwright.demo.dataset import Catalogue
+    from examples.demo.dataset import Catalogue
 
     catalogue = Catalogue(np.stack(np.divmod(np.arange(12), 4), axis=1), 4, np.arange(12), ("",) * 12)
     sequences = [np.arange(begin, begin + 6) % 12 for begin in range(12)]

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataError
+from maskwright.errors import DataError
+
 from .dataset import Catalogue, Dataset, Ints, TestRows
 
 _COLUMNS = (

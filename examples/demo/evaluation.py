@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..compile.sequences import compile_sids
-from ..runtime import torch_ops
-from ..runtime.decode import beam_search
-from ..table.transition_table import TransitionTable
+from maskwright.compile.sequences import compile_sids
+from maskwright.runtime import torch_ops
+from maskwright.runtime.decode import beam_search
+from maskwright.table.transition_table import TransitionTable
+
 from .dataset import Catalogue, Ints, TestRows
 from .model import START, Transformer, blocks_of, tokens_of
 

@@ -1,4 +1,4 @@
-"""`maskwright demo`: a small generative-retrieval model, with and without a constraint."""
+"""`python -m examples.demo`: a small generative-retrieval model, with and without a constraint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .console import console
+from maskwright.cli.console import console
 
 
 @click.command()
@@ -25,9 +25,13 @@ from .console import console
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Another seed makes another catalogue."
 )
-def demo(data: Path | None, out: Path, seed: int) -> None:
+def main(data: Path | None, out: Path, seed: int) -> None:
     """Train a small generative-retrieval model and compare unconstrained with constrained beam search."""
-    from .. import demo as package  # brings in torch and scikit-learn
+    from . import run  # brings in torch and scikit-learn
 
-    report = package.run(data=data, out=out, seed=seed, progress=lambda line: click.echo(line, err=True))
+    report = run(data=data, out=out, seed=seed, progress=lambda line: click.echo(line, err=True))
     report.print(console())
+
+
+if __name__ == "__main__":
+    main()

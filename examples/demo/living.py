@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..compile.catalogue import Catalogue as ItemCatalogue
-from ..compile.live_catalogue import LiveCatalogue
-from ..runtime import torch_ops
-from ..runtime.decode import beam_search
-from ..table.snapshot import Snapshot
+from maskwright.compile.catalogue import Catalogue as ItemCatalogue
+from maskwright.compile.live_catalogue import LiveCatalogue
+from maskwright.runtime import torch_ops
+from maskwright.runtime.decode import beam_search
+from maskwright.table.snapshot import Snapshot
+
 from .dataset import Catalogue, Ints, TestRows
 from .model import START, Transformer, blocks_of, tokens_of
 

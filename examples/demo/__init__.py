@@ -1,8 +1,8 @@
-"""`maskwright demo`: generative retrieval trained on the spot, searched with and without a constraint."""
+"""`make demo`: generative retrieval trained on the spot, searched with and without a constraint."""
 
 from __future__ import annotations
 
-from ..errors import DataError, MissingDependencyError
+from maskwright.errors import DataError, MissingDependencyError
 
 try:
     import matplotlib  # noqa: F401  # only to see whether it is there
@@ -10,7 +10,7 @@ try:
     import torch  # noqa: F401
 except ImportError as error:
     raise MissingDependencyError(
-        f"the demo needs {error.name}, which is not installed: pip install 'maskwright[demo]'"
+        f"the demo needs {error.name}, which is not installed: `make demo` installs what it takes"
     ) from error
 
 from .experiment import DemoConfig, run

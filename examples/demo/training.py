@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ..runtime.integrations.self_draft import DraftHead, Transition, draft_loss
+from maskwright.runtime.integrations.self_draft import DraftHead, Transition, draft_loss
+
 from .dataset import Catalogue, Ints
 from .model import ModelConfig, Transformer, blocks_of
 
