@@ -7,7 +7,7 @@ nodes of the algebra they are known by their content, and equal ones are one obj
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ...automata.dfa import Dfa
 from ...automata.formulas import Formula, Formulas, Inside, kept
@@ -15,26 +15,6 @@ from ...automata.utf8 import text
 from ...lazy.machine.rules import NO_LIMIT
 from ..json_schema.algebra import ARRAY, OBJECT, Members, Node
 from ..regex.pattern_rules import PatternRules
-
-
-class ContentAtom(Protocol):
-    """What is asked of the rest of a string or a number: the one seam between schemas and languages of texts."""
-
-    def after(self, formulas: Formulas, character: str) -> Formula:
-        """Return what is left after a character."""
-
-    @property
-    def accepts(self) -> bool:
-        """Whether the content may end here."""
-
-    @property
-    def is_live(self) -> bool:
-        """Whether some content is plainly in it."""
-
-    @property
-    def estimate(self) -> int:
-        """About how many characters lead to an end: it guides a search, and decides nothing."""
-
 
 # -------------------------------------------------------------------------------------------------------- contents
 
