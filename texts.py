@@ -13,8 +13,8 @@ from typing import Any, overload
 
 from .automata.budget import Budget
 from .compile.cache.cache import Cache
+from .compile.constraint_source import Source
 from .errors import ConstraintError
-from .table.constraint import Constraint
 from .vocabulary.vocabulary import Vocabulary
 
 _OPTIONS = frozenset(
@@ -30,27 +30,6 @@ _MOST = 4  # tokenizers whose vocabularies are kept
 
 _lock = threading.Lock()
 _caches: OrderedDict[tuple[Any, ...], tuple[Any, Cache]] = OrderedDict()  # with each the tokenizer whose id it is by
-
-
-class Source:
-    """One thing that a text must be: a schema, a pattern, one of several texts, or a sentence of a grammar."""
-
-    def __init__(self, **given: Any) -> None:
-        named = {name: value for name, value in given.items() if value is not None}
-        if len(named) != 1:
-            asked = ", ".join(f"{name}=" for name in given)
-            raise TypeError(f"pass exactly one of {asked} here; {', '.join(named) or 'none'} given")
-        [(self.kind, self.value)] = named.items()
-
-    def compiled(self, cache: Cache, budget: Budget | None = None) -> Constraint:
-        """Return the table. Raises what the compiler of this kind raises."""
-        compilers: dict[str, Callable[..., Constraint]] = {
-            "schema": cache.compile_json_schema,
-            "regex": cache.compile_regex,
-            "choices": cache.compile_choices,
-            "grammar": cache.compile_grammar,
-        }
-        return compilers[self.kind](self.value, budget=budget)
 
 
 def cache_of(tokenizer: Any, *, size: int | None = None, ends: Sequence[int] = ()) -> Cache:
@@ -123,7 +102,7 @@ def generate(
     >>> mw.generate(model, tokenizer, "The capital of France: ", regex="[A-Z][a-z]{2,9}")  # doctest: +SKIP
     'Paris'
     """
-    source = Source(schema=schema, regex=regex, choices=choices, grammar=grammar)
+    source = _one_source(schema=schema, regex=regex, choices=choices, grammar=grammar)
     unknown = sorted(set(options) - _OPTIONS)
     if unknown:
         raise TypeError(
@@ -137,7 +116,7 @@ def generate(
     from .runtime.integrations import texts
 
     cache = cache_of(tokenizer, size=texts.size_of(model), ends=texts.ends_of(model))
-    table = source.compiled(cache, budget)
+    table = cache.compile(source, budget)
     if not asked:
         return []
     options["max_new_tokens"] = max_new_tokens
@@ -166,13 +145,26 @@ def logits_processor(
     Raises what `generate` raises when it compiles, MissingDependencyError without transformers.
     Source: `runtime/integrations/processor.py`.
     """
-    source = Source(schema=schema, regex=regex, choices=choices, grammar=grammar)
+    source = _one_source(schema=schema, regex=regex, choices=choices, grammar=grammar)
     from .runtime.integrations import texts
     from .runtime.integrations.processor import ConstraintLogitsProcessor
 
     ends = [] if model is None else texts.ends_of(model)
     cache = cache_of(tokenizer, size=None if model is None else texts.size_of(model), ends=ends)
-    return ConstraintLogitsProcessor(source.compiled(cache, budget), max_tokens=max_tokens, eos_token_ids=ends)
+    return ConstraintLogitsProcessor(cache.compile(source, budget), max_tokens=max_tokens, eos_token_ids=ends)
+
+
+def _one_source(**given: Any) -> Source:
+    """Return the one source that is given by name. Raises TypeError for none or several."""
+    named = {name: value for name, value in given.items() if value is not None}
+    if len(named) != 1:
+        asked = ", ".join(f"{name}=" for name in given)
+        raise TypeError(f"pass exactly one of {asked} here; {', '.join(named) or 'none'} given")
+    [(name, value)] = named.items()
+    makers: dict[str, Callable[[Any], Source]] = {
+        "schema": Source.json_schema, "regex": Source.regex, "choices": Source.choices, "grammar": Source.grammar
+    }  # fmt: skip
+    return makers[name](value)
 
 
 def _is_conversation(prompts: Any) -> bool:

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from ..automata.budget import Budget
-from ..compile.grammar.build import compile_grammar
+from ..compile.constraint_source import Source
 from ..compile.json_schema.approximations import Approximations
 from ..compile.json_schema.build import build as build_skeleton
 from ..compile.json_schema.keywords import formula
 from ..compile.json_schema.request import wrong_pattern
 from ..compile.json_schema.source import read as read_schema
 from ..compile.regex.parse import parse
-from ..compile.schemas.compile_schema import compile_json_schema
-from ..compile.tags.build import compile_structural_tag
 from ..compile.tags.tagged_text import plain
-from ..compile.text import compile_choices, compile_regex
 from ..errors import BudgetError, ConstraintError, GrammarError, RegexError
-from ..lazy.lazy_table import Compiled
 from ..table.several_ends import one_or_all
-from ..vocabulary.vocabulary import Vocabulary
 from . import options
 from .input_files import name_of, read_bytes, read_choices
 from .table_report import lengths_of, warn_unenforced
@@ -46,10 +40,7 @@ def group() -> None:
 def regex(regex: options.Pattern, tokenizer: Tokenizer, budget: Budget, output: Path) -> None:
     """Compile PATTERN, a regular expression of Python's re, into a table of the texts that match it as a whole."""
     parse(regex.pattern, regex.flags)
-    _write(
-        lambda vocabulary: compile_regex(regex.pattern, vocabulary, flags=regex.flags, lazy=False, budget=budget),
-        tokenizer, output,
-    )  # fmt: skip
+    _write(Source.regex(regex.pattern, flags=regex.flags), tokenizer, budget, output)
 
 
 @group.command("choices")
@@ -59,8 +50,7 @@ def regex(regex: options.Pattern, tokenizer: Tokenizer, budget: Budget, output: 
 @options.table_output
 def choices(file: Path, tokenizer: Tokenizer, budget: Budget, output: Path) -> None:
     """Compile the lines of FILE, UTF-8 (- for standard input), into a table that allows exactly these texts."""
-    lines = read_choices(file)
-    _write(lambda vocabulary: compile_choices(lines, vocabulary, budget=budget), tokenizer, output)
+    _write(Source.choices(read_choices(file)), tokenizer, budget, output)
 
 
 @group.command("json-schema")
@@ -71,21 +61,16 @@ def choices(file: Path, tokenizer: Tokenizer, budget: Budget, output: Path) -> N
 @options.table_output
 def json_schema(file: Path, form: options.JsonForm, tokenizer: Tokenizer, budget: Budget, output: Path) -> None:
     """Compile the JSON Schema in FILE (- for standard input) into a table of the JSON texts that fit it."""
-    text, documents = read_bytes(file), form.read_documents()
+    text, given = read_bytes(file), form.read()
     with naming(name_of(file)):
         try:
             with budget.begin() as meter:
-                node = formula(text, approximations=Approximations(form.allowed), documents=documents, meter=meter)
+                found = Approximations(given["allow"])
+                node = formula(text, approximations=found, documents=given["documents"], meter=meter)
                 build_skeleton(node, meter, form.any_order)
         except RegexError as error:
             raise wrong_pattern(error, read_schema(text)) from None
-        _write(
-            lambda vocabulary: compile_json_schema(
-                text, vocabulary, whitespace=form.spacing, ascii=form.ascii, allow=form.allowed, documents=documents,
-                any_order=form.any_order, depth=form.depth, lazy=False, budget=budget,
-            ),
-            tokenizer, output,
-        )  # fmt: skip
+        _write(Source.json_schema(text, **given), tokenizer, budget, output)
 
 
 @group.command("grammar")
@@ -98,21 +83,15 @@ def grammar(grammar: options.GrammarFile, tokenizer: Tokenizer, budget: Budget, 
 
     Some grammars have no finite table, so no file can hold one: see `maskwright inspect grammar`.
     """
-    text, syntax = grammar.read()
-
-    def made(vocabulary: Vocabulary) -> Compiled:
-        return compile_grammar(text, vocabulary, start=grammar.start, syntax=syntax, depth=grammar.depth, budget=budget)
-
+    source = grammar.read()
     with naming(grammar.name):
         try:
-            compile_grammar(
-                text, single_bytes(), start=grammar.start, syntax=syntax, depth=grammar.depth, budget=budget
-            )
+            source.compile(single_bytes(), budget)
         except (GrammarError, BudgetError):
             raise
         except ConstraintError:  # of a vocabulary that is not the tokenizer's
             pass
-        _write(made, tokenizer, output)
+        _write(source, tokenizer, budget, output)
 
 
 @group.command("tags")
@@ -128,24 +107,14 @@ def tags(file: Path, form: options.JsonForm, tokenizer: Tokenizer, budget: Budge
     hold one: see `maskwright inspect tags`.
     """
     with naming(name_of(file)):
-        made = tagged_text(file, form, budget)
-        _write(made, tokenizer, output)
+        _write(Source.structural_tag(plain(read_bytes(file)), **form.read()), tokenizer, budget, output)
 
 
-def tagged_text(file: Path, form: options.JsonForm, budget: Budget) -> Callable[[Vocabulary], Compiled]:
-    """Return a function that compiles the tags in a file, which is read at once."""
-    contents, documents = plain(read_bytes(file)), form.read_documents()
-    return lambda vocabulary: compile_structural_tag(
-        contents, vocabulary, whitespace=form.spacing, ascii=form.ascii, allow=form.allowed, documents=documents,
-        any_order=form.any_order, depth=form.depth, budget=budget,
-    )  # fmt: skip
-
-
-def _write(make: Callable[[Vocabulary], Compiled], tokenizer: Tokenizer, output: Path) -> None:
-    """Read the tokenizer, make the table, write it, and say what it holds."""
+def _write(source: Source, tokenizer: Tokenizer, budget: Budget, output: Path) -> None:
+    """Read the tokenizer, make the whole table, write it, and say what it holds."""
     vocabulary = tokenizer.vocabulary()
     began = time.perf_counter()
-    table = make(vocabulary).to_table()
+    table = source.whole.compile(vocabulary, budget).to_table()
     seconds = time.perf_counter() - began
     table.save(output)
     click.echo(

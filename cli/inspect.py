@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 
 from ..automata.budget import Budget
-from ..compile.grammar.build import compile_grammar
+from ..compile.constraint_source import Source
+from ..compile.tags.tagged_text import plain
 from ..table.transition_table import TransitionTable
 from . import options
-from .compile import tagged_text
 from .console import console
-from .input_files import name_of
+from .input_files import name_of, read_bytes
 from .table_group import TableGroup
 from .table_report import print_table, print_way
 from .tokenizer import Tokenizer, optional_tokenizer, single_bytes
@@ -41,10 +41,10 @@ def grammar(grammar: options.GrammarFile, tokenizer: Tokenizer | None, budget: B
     A regular grammar is a DFA. A grammar whose nesting is delimited, as by brackets, has a table of calls and returns.
     Any other grammar has no table: it is read state by state.
     """
-    text, syntax = grammar.read()
+    source = grammar.read()
     vocabulary = single_bytes() if tokenizer is None else tokenizer.vocabulary()
     with naming(grammar.name):
-        made = compile_grammar(text, vocabulary, start=grammar.start, syntax=syntax, depth=grammar.depth, budget=budget)
+        made = source.compile(vocabulary, budget)
     print_way(made, console())
 
 
@@ -59,6 +59,6 @@ def tags(file: Path, form: options.JsonForm, tokenizer: Tokenizer | None, budget
     As with a grammar, this is a DFA, or calls and returns for JSON and brackets, or reading without a table.
     """
     with naming(name_of(file)):
-        made = tagged_text(file, form, budget)
-        found = made(single_bytes() if tokenizer is None else tokenizer.vocabulary())
-    print_way(found, console())
+        source = Source.structural_tag(plain(read_bytes(file)), **form.read())
+        made = source.compile(single_bytes() if tokenizer is None else tokenizer.vocabulary(), budget)
+    print_way(made, console())

@@ -7,11 +7,12 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 
 from ..automata.budget import Budget
+from ..compile.constraint_source import Source
 from ..compile.grammar.notations import Syntax
 from ..compile.json_schema.approximations import ALL, ALLOWED, allowed_keywords
 from ..compile.json_schema.layout import Whitespace
@@ -119,9 +120,10 @@ class GrammarFile:
         """How messages call the file."""
         return name_of(self.file)
 
-    def read(self) -> tuple[str, Syntax]:
-        """Return the text and its notation. Raises DataError, UsageError."""
-        return read_grammar(self.file, self.syntax)
+    def read(self) -> Source:
+        """Return what is to be compiled. Raises DataError, UsageError."""
+        text, syntax = read_grammar(self.file, self.syntax)
+        return Source.grammar(text, start=self.start, syntax=syntax, depth=self.depth)
 
 
 grammar_file = gathered(
@@ -192,19 +194,13 @@ class JsonForm:
     any_order: bool
     depth: int
 
-    @property
-    def spacing(self) -> Whitespace | tuple[str, str]:
-        """The argument `whitespace` of `compile_json_schema`."""
-        return self.separators or self.whitespace
-
-    @property
-    def allowed(self) -> tuple[str, ...]:
-        """The argument `allow` of `compile_json_schema`: keywords by name."""
-        return allowed(self.allow)
-
-    def read_documents(self) -> dict[str, bytes]:
-        """Return the schemas of --document by their URIs."""
-        return {uri: read_bytes(file) for uri, file in self.documents}
+    def read(self) -> dict[str, Any]:
+        """Return the arguments of `compile_json_schema`, with the schemas of --document."""
+        return {
+            "whitespace": self.separators or self.whitespace, "ascii": self.ascii, "allow": allowed(self.allow),
+            "documents": {uri: read_bytes(file) for uri, file in self.documents}, "any_order": self.any_order,
+            "depth": self.depth,
+        }  # fmt: skip
 
 
 json_form = gathered(

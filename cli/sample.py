@@ -9,18 +9,16 @@ import click
 import numpy as np
 
 from ..automata.budget import Budget, Meter
-from ..compile.grammar.build import compile_grammar
+from ..compile.constraint_source import Source
 from ..compile.regex.lower import to_dfa
-from ..compile.schemas.compile_schema import compile_json_schema
+from ..compile.tags.tagged_text import plain
 from ..errors import ConstraintError
 from ..kernels.limits import UNREACHABLE
-from ..lazy.lazy_table import Compiled
 from ..runtime.device.on_demand import has_lengths
 from ..runtime.host.matcher import Matcher
 from ..table.constraint import Constraint
 from ..vocabulary.vocabulary import Vocabulary
 from . import options
-from .compile import tagged_text
 from .input_files import name_of, read_bytes, read_choices
 from .table_report import warn_unenforced
 from .wording import naming
@@ -109,15 +107,8 @@ def choices(file: Path, draw: Draw) -> None:
 @options.budget
 def json_schema(file: Path, form: options.JsonForm, draw: Draw, budget: Budget) -> None:
     """Show random JSON texts that fit the JSON Schema in FILE (- for standard input)."""
-    text, documents = read_bytes(file), form.read_documents()
     with naming(name_of(file)):
-        _print_drawn(
-            compile_json_schema(
-                text, _BYTES, whitespace=form.spacing, ascii=form.ascii, allow=form.allowed, documents=documents,
-                any_order=form.any_order, depth=form.depth, budget=budget,
-            ),
-            draw, budget,
-        )  # fmt: skip
+        _print_drawn(Source.json_schema(read_bytes(file), **form.read()), draw, budget)
 
 
 @group.command("grammar")
@@ -126,12 +117,8 @@ def json_schema(file: Path, form: options.JsonForm, draw: Draw, budget: Budget) 
 @options.budget
 def grammar(grammar: options.GrammarFile, draw: Draw, budget: Budget) -> None:
     """Show random texts of the grammar in FILE, UTF-8 (- for standard input), in Lark's notation, GBNF or EBNF."""
-    text, syntax = grammar.read()
     with naming(grammar.name):
-        made = compile_grammar(
-            text, _BYTES, start=grammar.start, syntax=syntax, depth=grammar.depth, budget=budget
-        )  # fmt: skip
-        _print_drawn(made, draw, budget)
+        _print_drawn(grammar.read(), draw, budget)
 
 
 @group.command("tags")
@@ -142,11 +129,12 @@ def grammar(grammar: options.GrammarFile, draw: Draw, budget: Budget) -> None:
 def tags(file: Path, form: options.JsonForm, draw: Draw, budget: Budget) -> None:
     """Show random texts with the tags that FILE describes, JSON (- for standard input)."""
     with naming(name_of(file)):
-        _print_drawn(tagged_text(file, form, budget)(_BYTES), draw, budget)
+        _print_drawn(Source.structural_tag(plain(read_bytes(file)), **form.read()), draw, budget)
 
 
-def _print_drawn(constraint: Compiled, draw: Draw, budget: Budget) -> None:
+def _print_drawn(source: Source, draw: Draw, budget: Budget) -> None:
     """Print random members, within one budget. Raises ConstraintError if none is as short, or none is found."""
+    constraint = source.compile(_BYTES, budget)
     with budget.begin() as meter:
         promised = has_lengths(constraint)
         if promised and (shortest := constraint.to_table().min_length) < UNREACHABLE:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from weakref import WeakSet
 
 from ..compile.cache.cache import Cache
+from ..compile.constraint_source import Source
 from ..compile.grammar.notations import syntax_of
 from ..compile.json_schema.source import check_text_depth
 from ..compile.regex.lower import engine_flags
@@ -59,28 +60,25 @@ class EngineConstraints:
         What of a schema is not enforced, as the options allow it, is logged once a constraint.
         Raises ConstraintError of any kind.
         """
-        table = self._compiled(kind, source)
+        table = self.cache.compile(self._source(kind, source), self.options.budget)
         if table.unenforced and table not in self._logged:
             self._logged.add(table)
             _log.warning("a constraint (%s) is not enforced in full: %s", kind, "; ".join(map(str, table.unenforced)))
         return table
 
-    def _compiled(self, kind: Kind, source: str) -> Compiled:
-        cache, budget = self.cache, self.options.budget
+    def _source(self, kind: Kind, source: str) -> Source:
         if kind == "regex":
-            return cache.compile_regex(source, flags=engine_flags(source), budget=budget)
+            return Source.regex(source, flags=engine_flags(source))
         if kind == "choice":
-            return cache.compile_choices(_texts(source), budget=budget)
-        if kind == "ebnf" or kind == "gbnf":
-            return cache.compile_grammar(source, syntax=kind, budget=budget)
-        if kind == "grammar":
-            return cache.compile_grammar(source, syntax=syntax_of(source), budget=budget)
-        options: dict[str, Any] = {"budget": budget, "whitespace": self.options.whitespace}
+            return Source.choices(_texts(source))
+        if kind in ("grammar", "ebnf", "gbnf"):
+            return Source.grammar(source, syntax=syntax_of(source) if kind == "grammar" else kind)
+        options: dict[str, Any] = {"whitespace": self.options.whitespace}
         if self.options.allow:
             options["allow"] = self.options.allow
         if kind == "structural_tag":
-            return cache.compile_structural_tag(_with_type(source), **options)
-        return cache.compile_json_schema('{"type": "object"}' if kind == "json_object" else source, **options)
+            return Source.structural_tag(_with_type(source), **options)
+        return Source.json_schema('{"type": "object"}' if kind == "json_object" else source, **options)
 
     def matcher(self, kind: Kind, source: str) -> Matcher:
         """Return a matcher at the start of a constraint. Raises the errors of `compile`."""

@@ -9,12 +9,12 @@ from typing import Any, Literal, NamedTuple
 
 from ..automata.budget import Budget
 from ..compile.cache.cache import Cache
+from ..compile.constraint_source import Source
 from ..compile.grammar.notations import Syntax, syntax_of
 from ..compile.json_schema.layout import Whitespace
 from ..compile.json_schema.source import text_of
 from ..compile.regex.lower import engine_flags
 from ..errors import ConstraintError, Unenforced
-from ..lazy.lazy_table import Compiled
 from .refusals import Refused
 from .requests import (
     ChatRequest,
@@ -74,24 +74,23 @@ class Constraint:
             return len(self.source.encode())
         return len(text_of(self.source))
 
-    def compile(self, cache: Cache, budget: Budget, whitespace: str | tuple[str, str]) -> Compiled:
-        """Return what the cache makes of it, a lazy table where that can be. Raises the errors of `Cache`."""
+    def to_compile(self, whitespace: str | tuple[str, str]) -> Source:
+        """Return what is compiled for it. whitespace: the server's, of JSON. Raises the errors of `Source`."""
         if self.kind == "regex":
-            return cache.compile_regex(self.source, flags=engine_flags(self.source), budget=budget)
+            return Source.regex(self.source, flags=engine_flags(self.source))
         if self.kind == "choices":
-            return cache.compile_choices(self.source, budget=budget)
+            return Source.choices(self.source)
         if self.kind == "grammar":
-            syntax = self.syntax or syntax_of(self.source)
-            return cache.compile_grammar(self.source, start=self.start, syntax=syntax, budget=budget)
-        options: dict[str, Any] = {"budget": budget, "whitespace": self.whitespace or whitespace}
+            return Source.grammar(self.source, start=self.start, syntax=self.syntax or syntax_of(self.source))
+        options: dict[str, Any] = {"whitespace": self.whitespace or whitespace}
         if self.allow:
             options["allow"] = self.allow
         if self.any_order:
             options["any_order"] = True
         if self.kind == "schema":
-            return cache.compile_json_schema(self.source, **options)
+            return Source.json_schema(self.source, **options)
         if self.kind == "tags":
-            return cache.compile_structural_tag(self.source, **options)
+            return Source.structural_tag(self.source, **options)
         # each tool's schema is a document of its own, so that references within it stay within it
         documents = {f"{_DOCUMENT}{each.name}": each.parameters for each in self.source}
         calls = [
@@ -104,7 +103,7 @@ class Constraint:
             for each in self.source
         ]
         options |= {"whitespace": "spaced", "documents": documents}
-        return cache.compile_structural_tag(_with_calls({"anyOf": calls}, self.only, self.parallel), **options)
+        return Source.structural_tag(_with_calls({"anyOf": calls}, self.only, self.parallel), **options)
 
     def named(self, unenforced: Sequence[Unenforced]) -> list[Unenforced]:
         """Return what is not enforced, each by the field of the request that it stands in."""

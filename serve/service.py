@@ -394,7 +394,8 @@ class Service:
                     f"it has {size:,} bytes, and this server reads {most:,} (--max-schema-bytes): make it smaller",
                     param=constraint.param, code="constraint_too_large",
                 )  # fmt: skip
-            return self._with_allowed(constraint).compile(cache, self.limits.budget, self.limits.whitespace)
+            source = self._with_allowed(constraint).to_compile(self.limits.whitespace)
+            return cache.compile(source, self.limits.budget)
         except SchemaError as error:
             for function, own in sorted(self._faults(constraint, cache), key=_may_be_left_out):
                 raise of_constraint(own, function.param, function=function.name) from None

@@ -5,34 +5,26 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-import pickle
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast, get_args
-from weakref import WeakKeyDictionary
+from typing import Any, NamedTuple
 
 from ...automata.budget import Budget
-from ...depth import deep_value
 from ...errors import BudgetError, ConstraintError
 from ...lazy.lazy_table import Compiled, LazyTable
 from ...table.kept import memory_of
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
-from .. import arguments, text
-from ..grammar import build as grammars
+from ..arguments import check_vocabulary
+from ..constraint_source import Source
 from ..grammar.notations import Syntax
-from ..json_schema import request as requests
 from ..json_schema.approximations import allowed_keywords
-from ..schemas import compile_schema as schemas
-from ..tags import build as tags
-from ..tags.tagged_text import PARTS, SCHEMAS, plain
-from .compilers import Allowance, Compilers, Job, reading_budget
+from .compilers import Allowance, Compilers, compile_all, reading_budget
 from .folder import Folder
-from .processes import compile_in_processes
 from .stats import CacheStats, Counts
 
 _SPELLINGS = 4  # of one source, kept with it
@@ -93,7 +85,7 @@ class Cache:
         directory_bytes: int = 4 << 30,
         compilers: Compilers | None = None,
     ) -> None:
-        arguments.check_vocabulary(vocabulary)
+        check_vocabulary(vocabulary)
         for name, limit in (
             ("max_bytes", max_bytes),
             ("max_entries", max_entries),
@@ -109,7 +101,6 @@ class Cache:
         self._entries: OrderedDict[Any, _Entry] = OrderedDict()
         self._key_of: dict[Any, Any] = {}  # by spelling
         self._running: dict[Any, Future[_Entry]] = {}
-        self._classes: WeakKeyDictionary[type, tuple[Any, Any]] = WeakKeyDictionary()
         self._counts = Counts()
         self._compilers = compilers
         self._shared: Allowance | None = None
@@ -117,150 +108,46 @@ class Cache:
 
     # ------------------------------------------------------------------------------------------------ asking
 
+    def compile(self, source: Source, budget: Budget | None = None) -> Compiled:
+        """Return the table of a source, as `Source.compile` makes it, with its errors.
+
+        The order of keys in JSON has a meaning, and makes another table; spacing has none. Why a grammar has no arrays
+        is remembered as well, once somebody has asked for them.
+        """
+        spelling = source.spelling
+        if spelling is not None and (entry := self._known((spelling, budget))) is not None:
+            return _answer(entry)
+        hashed = source.hashed(self.vocabulary)
+        if hashed is None:
+            return source.compile(self.vocabulary, budget)  # which says what is wrong
+        return self._get(_key(source, hashed, budget), None if spelling is None else (spelling, budget), source, budget)
+
     def compile_json_schema(
         self, schema: Any, *, lazy: bool = True, budget: Budget | None = None, **options: Any
     ) -> Compiled:
-        """Return the table of a JSON Schema, as `maskwright.compile_json_schema` makes it, with its options and errors.
-
-        The order of keys has a meaning, and makes another table; spacing has none.
-        """
-        if not isinstance(lazy, bool):
-            raise TypeError(f"lazy must be True or False, not {lazy!r}")
-        if isinstance(schema, type):
-            schema = self._contents(schema)
-        spelling = self._spelling("json schema", schema, lazy, budget, options)
-        if spelling is not None and (entry := self._known(spelling)) is not None:
-            return _answer(entry)
-        asked = requests.request(schema, **options)
-        return self._get(
-            _key("json schema", asked.source, lazy, budget),
-            spelling,
-            lambda: schemas.compile_request(asked, self.vocabulary, lazy=lazy, budget=self._budget_of(budget)),
-            Job("json schema", schema, {**options, "allow": asked.allowed, "documents": asked.documents}, budget, lazy),
-        )
-
-    def _spelling(self, kind: str, source: Any, lazy: bool, budget: Any, options: dict[str, Any]) -> Any:
-        """Return what a request says as it stands, from which nothing else has to be made; None where that may mislead.
-
-        A pickle says all there is to plain objects, and takes a part that occurs in several places once.
-        """
-        if options.get("documents") is not None or (type(source) is not str and deep_value(source) is not None):
-            return None
-        try:
-            said = source if type(source) is str else pickle.dumps(source, 5)
-            spelling = kind, said, pickle.dumps(tuple(options.items()), 5), lazy, budget
-            hash(spelling)
-        except (ValueError, TypeError, AttributeError, RecursionError, pickle.PicklingError):
-            return None
-        return spelling
+        """Return the table of a JSON Schema, as `maskwright.compile_json_schema` makes it, with its options."""
+        return self.compile(Source.json_schema(schema, lazy=lazy, **options), budget)
 
     def compile_regex(
         self, pattern: str, *, flags: str = "", lazy: bool = True, budget: Budget | None = None
     ) -> Compiled:
-        """Return the table of a pattern, as `maskwright.compile_regex` makes it, with its errors."""
-        if not (isinstance(pattern, str) and isinstance(flags, str) and isinstance(lazy, bool)):  # which it says
-            return text.compile_regex(pattern, self.vocabulary, flags=flags, lazy=lazy, budget=budget)
-        pattern, flags = "".join([pattern]), "".join(sorted(set(flags)))  # plain ones
-        spelling = "regex", flags, pattern, lazy, budget
-        if (entry := self._known(spelling)) is not None:
-            return _answer(entry)
-        return self._get(
-            _key("regex", arguments.source_of("regex", flags, pattern), lazy, budget),
-            spelling,
-            lambda: text.compile_regex(
-                pattern, self.vocabulary, flags=flags, lazy=lazy, budget=self._budget_of(budget)
-            ),
-            Job("regex", pattern, {"flags": flags}, budget, lazy),
-        )
+        """Return the table of a pattern, as `maskwright.compile_regex` makes it."""
+        return self.compile(Source.regex(pattern, flags=flags, lazy=lazy), budget)
 
     def compile_choices(self, choices: Iterable[str], *, budget: Budget | None = None) -> TransitionTable:
-        """Return the table of a list of texts, as `maskwright.compile_choices` makes it, with its errors."""
-        if isinstance(choices, (str, bytes)) or not isinstance(choices, Iterable):  # which it says
-            return text.compile_choices(choices, self.vocabulary, budget=budget)
-        texts = tuple(choices)
-        if not all(isinstance(choice, str) for choice in texts):
-            return text.compile_choices(texts, self.vocabulary, budget=budget)
-        texts = tuple("".join([choice]) for choice in texts)
-        spelling = "choices", texts, budget
-        if (entry := self._known(spelling)) is not None:
-            return _answer(entry).to_table()
-        key = _key(
-            "choices", arguments.source_of("choices", *(repr(_bytes(choice)) for choice in texts)), False, budget
-        )
-        return self._get(
-            key, spelling, lambda: text.compile_choices(texts, self.vocabulary, budget=budget),
-            Job("choices", texts, {}, budget),
-        ).to_table()  # fmt: skip
+        """Return the table of a list of texts, as `maskwright.compile_choices` makes it."""
+        return self.compile(Source.choices(choices), budget).to_table()
 
     def compile_grammar(
-        self,
-        grammar: str,
-        *,
-        start: str | None = None,
-        syntax: Syntax = "lark",
-        depth: int = 64,
+        self, grammar: str, *, start: str | None = None, syntax: Syntax = "lark", depth: int = 64,
         budget: Budget | None = None,
-    ) -> Compiled:
-        """Return the table of a grammar, as `maskwright.compile_grammar` makes it, with its errors.
-
-        Why a grammar has no arrays is remembered as well, once somebody has asked for them.
-        """
-
-        def make() -> Compiled:
-            return grammars.compile_grammar(
-                grammar, self.vocabulary, start=start, syntax=syntax, depth=depth, budget=self._budget_of(budget)
-            )
-
-        texts = (grammar, syntax, "" if start is None else start)
-        if not all(isinstance(each, str) for each in texts) or type(depth) is not int:
-            return make()  # which says what is wrong
-        grammar, syntax = "".join([grammar]), cast(Syntax, "".join([syntax]))  # plain ones
-        start = None if start is None else "".join([start])
-        if syntax not in get_args(Syntax):
-            return make()
-        start, source = grammars.request(grammar, self.vocabulary, start=start, syntax=syntax, depth=depth)
-        job = Job("grammar", grammar, {"start": start, "syntax": syntax, "depth": depth}, budget, True)
-        return self._get(_key("grammar", source, True, budget), None, make, job)
+    ) -> Compiled:  # fmt: skip
+        """Return the table of a grammar, as `maskwright.compile_grammar` makes it."""
+        return self.compile(Source.grammar(grammar, start=start, syntax=syntax, depth=depth), budget)
 
     def compile_structural_tag(self, tag: Any, *, budget: Budget | None = None, **options: Any) -> Compiled:
-        """Return the table of text with tags, as `maskwright.compile_structural_tag` makes it, with options and errors.
-
-        The order of keys has a meaning in schemas, and makes another table everywhere; spacing of JSON text has none.
-        """
-        if not isinstance(tag, str):
-            tag = self._format(plain(tag))
-        spelling = self._spelling("structural tag", tag, True, budget, options)
-        if spelling is not None and (entry := self._known(spelling)) is not None:
-            return _answer(entry)
-        contents = self._format(plain(tag)) if isinstance(tag, str) else tag
-        asked = requests.request(True, **options)
-        options = {**options, "allow": asked.allowed}  # what was given may be read only once
-        return self._get(
-            _key("structural tag", tags.source_of_tags(contents, asked, self.vocabulary), True, budget),
-            spelling,
-            lambda: tags.compile_structural_tag(contents, self.vocabulary, budget=self._budget_of(budget), **options),
-            Job("structural tag", contents, options, budget, True),
-        )
-
-    def _budget_of(self, budget: Budget | None) -> Budget | None:
-        """Return the budget of what is compiled here: where other processes compile, that of what is read as it is."""
-        return budget if self._compilers is None else reading_budget(budget)
-
-    def _format(self, part: Any) -> Any:
-        """Return a part of a structural tag as it is to be read, with the schemas of pydantic classes in their places.
-
-        A class says nothing by itself, and is another once it is rebuilt.
-        """
-        if not isinstance(part, Mapping):
-            return part
-        read = {}
-        for key in (*PARTS, "structures"):
-            if key in part:
-                inner = part[key]
-                listed = isinstance(inner, (list, tuple))
-                read[key] = list(map(self._format, inner)) if listed else self._format(inner)
-        classes = {key: self._contents(part[key]) for key in SCHEMAS if isinstance(part.get(key), type)}
-        return {**part, **read, **classes}
+        """Return the table of text with tags, as `maskwright.compile_structural_tag` makes it, with its options."""
+        return self.compile(Source.structural_tag(tag, **options), budget)
 
     def warm(
         self, sources: Sequence[Any], *, processes: int | None = None, progress: bool = False, **options: Any
@@ -279,10 +166,11 @@ class Cache:
             )
         from rich.progress import Progress
 
+        budget = options.pop("budget", None)
         if "allow" in options:  # which may be read only once
             options["allow"] = allowed_keywords(options["allow"])
-        contents = [self._contents(schema) if isinstance(schema, type) else schema for schema in sources]
-        wanted = [(n, *self._wanted(each, options)) for n, each in enumerate(contents)]
+        asked = [Source.json_schema(schema, **options) for schema in sources]
+        wanted = [(n, *self._wanted(each, budget)) for n, each in enumerate(asked)]
         found: dict[Any, Compiled | ConstraintError] = {}
         places: dict[Any, list[int]] = {}
         for n, key, _ in wanted:
@@ -306,8 +194,8 @@ class Cache:
         try:
             with Progress(disable=not progress, transient=True) as bar:
                 task = bar.add_task("compiling", total=len(mine))
-                jobs = [(key, contents[places[key][0]]) for key in mine]
-                for key, made in compile_in_processes(self.vocabulary, jobs, options, processes):
+                jobs = [(key, asked[places[key][0]].whole) for key in mine]
+                for key, made in compile_all(self.vocabulary, jobs, budget, processes):
                     bar.advance(task)
                     found[key] = made
                     with self._lock:
@@ -343,14 +231,12 @@ class Cache:
         tables = sum(len(where) for key, where in places.items() if key in compiled)
         return Warmed(tables, dict(sorted(wrong.items())))
 
-    def _wanted(self, schema: Any, options: dict[str, Any]) -> tuple[Any, ConstraintError | None]:
+    def _wanted(self, source: Source, budget: Budget | None) -> tuple[Any, ConstraintError | None]:
         """Return the key of a schema, or what is wrong with it."""
-        given = {name: value for name, value in options.items() if name not in ("lazy", "budget")}
         try:
-            asked = requests.request(schema, **given)
+            return _key(source, source.hashed(self.vocabulary) or "", budget), None
         except ConstraintError as error:
             return None, error
-        return _key("json schema", asked.source, options.get("lazy", True), options.get("budget")), None
 
     @property
     def stats(self) -> CacheStats:
@@ -379,18 +265,6 @@ class Cache:
 
     # ----------------------------------------------------------------------------------------------- memory
 
-    def _contents(self, model: type) -> Any:
-        """Return the schema of a pydantic model class, which takes a while to make, once for each class."""
-        from ..json_schema.source import read
-
-        made = getattr(model, "__pydantic_core_schema__", None)  # another object after the model is rebuilt
-        known = self._classes.get(model)
-        if known is not None and known[0] is made and made is not None:
-            return known[1]
-        contents = read(model)
-        self._classes[model] = made, contents
-        return contents
-
     def _known(self, spelling: Any) -> _Entry | None:
         """Return what was found before for a spelling."""
         with self._lock:
@@ -411,17 +285,14 @@ class Cache:
             self._make_room()
         return entry
 
-    def _get(self, key: Any, spelling: Any, make: Callable[[], Compiled], job: Job) -> Compiled:
-        """Return what there is for a key, or make it, while others who want it wait.
+    def _get(self, key: Any, spelling: Any, source: Source, budget: Budget | None) -> Compiled:
+        """Return what there is for a key, or make it, while others who want it wait."""
 
-        make: compiles it here; job: what other processes do in its place, if there are any.
-        """
-        if (compilers := self._compilers) is not None:
-            here = make
-
-            def make() -> Compiled:
-                found = compilers.compile(job, self._shared)
-                return here() if found is None else found
+        def make() -> Compiled:
+            if self._compilers is None:
+                return source.compile(self.vocabulary, budget)
+            found = self._compilers.compile(source, budget, self._shared)
+            return source.compile(self.vocabulary, reading_budget(budget)) if found is None else found
 
         while True:
             with self._lock:
@@ -549,14 +420,12 @@ class Cache:
             self._folder.write(key, found)
 
 
-def _key(kind: str, source: str, lazy: bool, budget: Budget | None) -> Any:
-    """Return what two compilations have in common that are the same; the first two say what the table allows."""
-    return kind, source, lazy, budget
+def _key(source: Source, hashed: str, budget: Budget | None) -> Any:
+    """Return what two compilations have in common that are the same; the first two say what the table allows.
 
-
-def _bytes(choice: str) -> bytes:
-    """Return what a choice is known by to `compile_choices`, which says what is wrong with one that is no text."""
-    return choice.encode("utf-8", "surrogatepass")
+    hashed: that of the source.
+    """
+    return source.kind, hashed, source.lazy, budget
 
 
 def _is_late(error: ConstraintError) -> bool:

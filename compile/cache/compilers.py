@@ -14,23 +14,18 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ...automata.budget import Budget
-from ...depth import Flat
 from ...errors import BudgetError, ConstraintError, NoTableError, ProcessError, RaiseBudget
 from ...kernels import compiled
-from ...lazy.lazy_table import Compiled
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
-from .. import text
-from ..grammar import build as grammars
-from ..schemas import compile_schema as schemas
-from ..tags import build as tags
+from ..constraint_source import Source
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -57,19 +52,6 @@ _IMPORTED_LATE = (  # by the functions that compile; each process has them from 
 )  # fmt: skip
 _STARTING = 300.0  # seconds in which a process must be ready
 _READING = 1.0  # seconds that a constraint may take to begin, and then each mask and token, where it has no table
-
-
-class Job(NamedTuple):
-    """What to compile: the arguments of one of the functions that compile.
-
-    lazy: whether what can be read as it is need not be a table.
-    """
-
-    kind: Literal["json schema", "regex", "choices", "grammar", "structural tag"]
-    source: Any
-    options: dict[str, Any]
-    budget: Budget | None
-    lazy: bool = False
 
 
 @dataclass
@@ -108,23 +90,25 @@ class Compilers:
         for _ in range(self.count):
             self._begin()
 
-    def compile(self, job: Job, shared: Allowance | None = None) -> TransitionTable | None:
-        """Return the whole table of a job; None if it can be read as it is, under `reading_budget`.
+    def compile(
+        self, source: Source, budget: Budget | None = None, shared: Allowance | None = None
+    ) -> TransitionTable | None:
+        """Return the whole table of a source; None if it can be read as it is, under `reading_budget`.
 
         Any thread may call it; it waits for a process that is free.
 
-        shared: seconds that the job shares with others, of which it takes what it needs.
+        shared: seconds that it shares with others, of which it takes what it needs.
         Raises the errors of the function that compiles; BudgetError for a process that was killed at a limit;
         ProcessError for one that ended by itself or cannot be started, and once these processes are closed.
         """
-        budget = Budget() if job.budget is None else job.budget
+        budget = Budget() if budget is None else budget
         if shared is not None:
             if shared.left <= 0:
                 raise _over_together(shared)
             budget = replace(budget, seconds=min(budget.seconds, shared.left))
         process = self._taken()
         try:
-            answer = process.ask(job._replace(budget=budget), budget)
+            answer = process.ask(source, budget)
         except BaseException:
             self._end(process)
             self._begin()
@@ -230,19 +214,19 @@ class _Process:
         """Whether it runs; one that never was ready counts as such, so that whoever asks it learns why."""
         return not self._is_ready or self._process.is_alive()
 
-    def ask(self, job: Job, budget: Budget) -> _Answer:
-        """Return what becomes of a job. Raises BudgetError or ProcessError if the process ends over it."""
+    def ask(self, source: Source, budget: Budget) -> _Answer:
+        """Return what becomes of a source. Raises BudgetError or ProcessError if the process ends over it."""
         with self._in_use:
-            return self._answer(job, budget)
+            return self._answer(source, budget)
 
-    def _answer(self, job: Job, budget: Budget) -> _Answer:
+    def _answer(self, source: Source, budget: Budget) -> _Answer:
         try:
             if not self._is_ready:
                 if not self._connection.poll(_STARTING):
                     raise ProcessError(f"a process that compiles was not ready within {_STARTING:.0f} s")
                 self._connection.recv_bytes()
                 self._is_ready = True
-            self._connection.send_bytes(_sent(job))
+            self._connection.send_bytes(pickle.dumps((source, budget), 5))
             seconds = _seconds(budget)
             if not self._connection.poll(None if seconds is None else seconds * _ON_THE_CLOCK):
                 raise _over("seconds", budget)
@@ -332,21 +316,20 @@ def _work(connection: Connection, vocabulary: Vocabulary, warm: Warm) -> None:
         connection.send_bytes(b"ready")
         last = False
         while not last:
-            job: Job = pickle.loads(connection.recv_bytes())
-            found, seconds, last = _compiled(job, vocabulary)
-            last = last or _sizes()[1] > before + _KEPT_BYTES
-            connection.send_bytes(_written(_Answer(found, seconds, last)))
+            source, budget = pickle.loads(connection.recv_bytes())
+            answer = _compiled(source, budget, vocabulary)
+            last = answer.last or _sizes()[1] > before + _KEPT_BYTES
+            connection.send_bytes(_written(answer._replace(last=last)))
 
 
-def _compiled(job: Job, vocabulary: Vocabulary) -> _Answer:
-    budget = Budget() if job.budget is None else job.budget
+def _compiled(source: Source, budget: Budget, vocabulary: Vocabulary) -> _Answer:
     seconds, began = _seconds(budget), time.process_time()
     _limit("RLIMIT_CPU", None if seconds is None else math.ceil(began + seconds))
     _limit("RLIMIT_AS", _sizes()[0] + _ROOM * budget.bytes + _FREE_BYTES)
     outcome: TransitionTable | Exception | None
     last = False
     try:
-        outcome = found(job, vocabulary)
+        outcome = found(source, budget, vocabulary)
     except MemoryError:
         outcome, last = _over("bytes", budget), True
     except ConstraintError as error:
@@ -371,16 +354,16 @@ def reading_budget(budget: Budget | None) -> Budget:
     return replace(budget, seconds=min(budget.seconds, _READING))
 
 
-def found(job: Job, vocabulary: Vocabulary) -> TransitionTable | None:
-    """Return the table of a job; None if it can be read as it is, as it begins soon and bounds say how far an end is.
+def found(source: Source, budget: Budget, vocabulary: Vocabulary) -> TransitionTable | None:
+    """Return the table of a source; None if it can be read as it is: it begins soon, and bounds say how far an end is.
 
-    What has no bounds is read as well if it has no table, or none that is made soon. Raises the errors of the function
-    that compiles.
+    What has no bounds is read as well if it has no table, or none that is made soon. Raises the errors of
+    `Source.compile`.
     """
-    if not job.lazy:
-        return whole(job, vocabulary)
+    if not source.lazy:
+        return source.compile(vocabulary, budget).to_table()
     try:
-        made = lazily(job._replace(budget=reading_budget(job.budget)), vocabulary)
+        made = source.compile(vocabulary, reading_budget(budget))
         if isinstance(made, TransitionTable):
             return made
         if made.machine is not None:
@@ -388,41 +371,48 @@ def found(job: Job, vocabulary: Vocabulary) -> TransitionTable | None:
     except BudgetError as error:
         if error.limit != "seconds":
             raise
-        return whole(job, vocabulary)  # for which there is more time
+        return source.whole.compile(vocabulary, budget).to_table()  # for which there is more time
     try:
         return None if made.has_bounds else made.to_table()
     except (NoTableError, BudgetError):
         return None
 
 
-def lazily(job: Job, vocabulary: Vocabulary) -> Compiled:
-    """Return what a job asks for, lazy where it can be. Raises the errors of the function that compiles."""
-    source, options, budget = job.source, job.options, job.budget
-    match job.kind:
-        case "json schema":
-            return schemas.compile_json_schema(source, vocabulary, budget=budget, **options)
-        case "regex":
-            return text.compile_regex(source, vocabulary, budget=budget, **options)
-        case "choices":
-            return text.compile_choices(source, vocabulary, budget=budget)
-        case "grammar":
-            return grammars.compile_grammar(source, vocabulary, budget=budget, **options)
-        case "structural tag":
-            return tags.compile_structural_tag(source, vocabulary, budget=budget, **options)
+def compile_all(
+    vocabulary: Vocabulary, sources: Sequence[tuple[Any, Source]], budget: Budget | None, processes: int | None
+) -> Iterator[tuple[Any, TransitionTable | ConstraintError]]:
+    """Yield (key, table or error) of (key, source), as they are done, by processes that end with it.
+
+    processes: None for as many as processors. Raises ProcessError.
+    """
+    if not sources:
+        return
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
+    count = min(len(sources), processes or os.cpu_count() or 1)
+    compilers = Compilers(vocabulary, count, _no_warming)
+
+    def compiled(source: Source) -> TransitionTable | ConstraintError:
+        try:
+            made = compilers.compile(source.whole, budget)
+            assert made is not None, "only what is lazy is read as it is"
+            return made
+        except ConstraintError as error:
+            return error
+
+    compilers.start()
+    threads = ThreadPoolExecutor(count)  # each waits for a process
+    try:
+        waiting = {threads.submit(compiled, source): key for key, source in sources}
+        for done in as_completed(waiting):
+            yield waiting[done], done.result()
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+        compilers.close()
 
 
-def whole(job: Job, vocabulary: Vocabulary) -> TransitionTable:
-    """Return the whole table of a job, compiled here. Raises the errors of the function that compiles."""
-    if job.kind in ("json schema", "regex"):  # which need not begin to be read
-        job = job._replace(options={**job.options, "lazy": False})
-    return lazily(job, vocabulary).to_table()
-
-
-def _sent(job: Job) -> bytes:
-    """Return a job as it is sent, whatever the depth of its JSON."""
-    options = {name: Flat(value) if name == "documents" else value for name, value in job.options.items()}
-    source = job.source if job.kind == "choices" else Flat(job.source)
-    return pickle.dumps(job._replace(source=source, options=options), 5)
+def _no_warming(vocabulary: Vocabulary) -> None:
+    """Do nothing before the first source."""
 
 
 def _written(answer: _Answer) -> bytes:

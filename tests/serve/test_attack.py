@@ -19,7 +19,7 @@ pytest.importorskip("uvicorn")
 httpx = pytest.importorskip("httpx")
 
 import maskwright as mw  # noqa: E402
-from maskwright.compile.cache.compilers import Compilers, whole  # noqa: E402
+from maskwright.compile.cache.compilers import Compilers, found  # noqa: E402
 from maskwright.serve.constraints import Constraint, Function  # noqa: E402
 from maskwright.serve.refusals import Refused  # noqa: E402
 from maskwright.serve.service import Service  # noqa: E402
@@ -72,14 +72,14 @@ class Gate:
     def __init__(self, vocabulary):
         self.vocabulary, self.jobs, self.open = vocabulary, [], threading.Event()
 
-    def compile(self, job, shared=None):
-        self.jobs.append(job)
+    def compile(self, source, budget=None, shared=None):
+        self.jobs.append(source.contents)
         assert self.open.wait(20)
         if shared is not None:
             shared.left -= 1
             if shared.left < 0:
                 raise mw.BudgetError("it takes too long", limit="seconds")
-        return whole(job, self.vocabulary)
+        return found(source, budget, self.vocabulary)
 
 
 def gated(limits):
@@ -112,7 +112,7 @@ def test_what_several_requests_ask_for_is_compiled_once_and_takes_one_place():
         gate.open.set()
         found = await asyncio.gather(*tasks, other)
         assert len({id(table) for table, _ in found[:-1]}) == 1
-        assert [job.source for job in gate.jobs] == ["a1", "a2"]
+        assert gate.jobs == ["a1", "a2"]
         await until(lambda: not service._running and service.turns._free == 2)
 
     asyncio.run(main())
@@ -129,7 +129,7 @@ def test_a_request_that_is_given_up_leaves_the_queue_or_its_result_to_others():
         await asyncio.gather(begun, leaves, return_exceptions=True)
         gate.open.set()
         await stays
-        assert [job.source for job in gate.jobs] == ["a0", "a2"]
+        assert gate.jobs == ["a0", "a2"]
         await ask(service, 0)  # compiled though nobody was left who wanted it
         assert len(gate.jobs) == 2
         await until(lambda: service.turns._free == 1 and not service.compiling)
@@ -163,7 +163,7 @@ def test_the_playground_takes_turns_for_processes_with_requests():
         await until(lambda: service.turns.waiting == 2)
         gate.open.set()
         await asyncio.gather(begun, tried, other)
-        assert [job.source for job in gate.jobs] == ["a0", "a1", "a9"]
+        assert gate.jobs == ["a0", "a1", "a9"]
         assert await asyncio.to_thread(service.table_in_turn, Constraint("regex", "a9", "x"), "a") is await tried
 
     asyncio.run(main())
@@ -197,7 +197,7 @@ def test_one_client_leaves_half_of_the_queue_to_others():
 
 
 def test_a_server_that_can_compile_nothing_is_not_ready(monkeypatch):
-    def dead(self, job, shared=None):
+    def dead(self, source, budget=None, shared=None):
         raise mw.ProcessError("no process could be started")
 
     monkeypatch.setattr(Compilers, "compile", dead)

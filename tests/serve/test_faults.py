@@ -40,7 +40,7 @@ WRITER = """
 import random, sys
 import maskwright as mw
 import tests.serve.test_faults as t
-from maskwright.compile.cache import cache as module
+from maskwright.compile.constraint_source import Source
 vocab = mw.Vocabulary.from_bytes(t.BYTES, eos=0)
 rng = random.Random(int(sys.argv[2]))
 cache = mw.Cache(vocab)
@@ -51,7 +51,7 @@ def known(*_, **__):
         raise made[n]
     return made[n]
 
-module.text.compile_regex = module.text.compile_choices = module.schemas.compile_request = known
+Source.compile = known
 cache = mw.Cache(vocab, directory=sys.argv[1], max_entries=1, directory_bytes=int(sys.argv[3]))
 print("ready", flush=True)
 while True:

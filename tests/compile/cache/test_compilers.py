@@ -15,7 +15,8 @@ import pytest
 import maskwright as mw
 from maskwright.compile.cache import compilers as module
 from maskwright.compile.cache.cache import NotCompiledError
-from maskwright.compile.cache.compilers import Compilers, Job, allowance, whole
+from maskwright.compile.cache.compilers import Compilers, allowance, found
+from maskwright.compile.constraint_source import Source
 
 ON_LINUX = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is limited on Linux alone")
 SCHEMA = {"properties": {"a": {"type": "integer"}, "b": {"maxLength": 9}}, "required": ["a"]}
@@ -27,22 +28,22 @@ def quiet(vocabulary):
     """What a process does before it takes jobs: nothing."""
 
 
-def stuck(job, vocabulary):
+def stuck(source, budget, vocabulary):
     """Compile without ever asking the meter; which module-level name is patched decides what is done."""
-    if job.source == "spin":
+    if source.contents == "spin":
         while True:
             pass
-    if job.source == "grow":
+    if source.contents == "grow":
         kept = []
         while True:
             kept.append(bytearray(1 << 20))
-    if job.source == "sleep":
+    if source.contents == "sleep":
         time.sleep(1000)
-    if job.source == "exit":
+    if source.contents == "exit":
         os._exit(3)
-    if job.source == "odd":
+    if source.contents == "odd":
         raise Odd(lambda: None)
-    return whole(job, vocabulary)
+    return found(source, budget, vocabulary)
 
 
 class Odd(Exception):  # noqa: N818
@@ -51,9 +52,9 @@ class Odd(Exception):  # noqa: N818
 
 def ill(vocabulary):
     """Have `stuck` stand for the compiler in a process that has its kernels, and needs no seconds to compile them."""
-    whole(regex("[ab]c"), vocabulary)
+    found(*regex("[ab]c"), vocabulary)
     module._FOR_KERNELS = 0.0
-    module.whole = stuck
+    module.found = stuck
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def made(vocab, request):
 
 
 def regex(source, seconds=5.0, size=1 << 28):
-    return Job("regex", source, {"flags": ""}, mw.Budget(seconds=seconds, bytes=size))
+    return Source.regex(source, lazy=False), mw.Budget(seconds=seconds, bytes=size)
 
 
 def outcome(work):
@@ -148,7 +149,7 @@ def test_a_process_over_a_hard_limit_is_stopped_and_replaced_and_nothing_is_kept
     budget = mw.Budget(seconds=0.1, bytes=1 << 26)
     before = set(made.pids)
     for _ in made.pids:  # each is ready before the clock starts
-        made.compile(regex("a"))
+        made.compile(*regex("a"))
     began = time.monotonic()
     with pytest.raises(mw.BudgetError) as found:
         cache.compile_regex(source, budget=budget, lazy=False)
@@ -164,21 +165,21 @@ def test_a_process_over_a_hard_limit_is_stopped_and_replaced_and_nothing_is_kept
 def test_a_process_that_waits_for_ever_is_stopped_by_the_clock(made, monkeypatch):
     monkeypatch.setattr(module, "_seconds", lambda budget: 0.1)
     with pytest.raises(mw.BudgetError) as found:
-        made.compile(regex("sleep"))
+        made.compile(*regex("sleep"))
     assert found.value.limit == "seconds"
 
 
 @pytest.mark.parametrize("made", [ill], indirect=True)
 def test_a_process_that_ends_is_replaced_and_its_job_says_so(made):
     with pytest.raises(mw.ProcessError, match="ended with 3"):
-        made.compile(regex("exit"))
+        made.compile(*regex("exit"))
     with pytest.raises(RuntimeError, match="Odd"):
-        made.compile(regex("odd"))
-    assert made.compile(regex("a|b")).accepts([98])
+        made.compile(*regex("odd"))
+    assert made.compile(*regex("a|b")).accepts([98])
     for pid in made.pids:  # while they have nothing to do
         os.kill(pid, signal.SIGKILL)
     time.sleep(0.2)
-    assert made.compile(regex("a|c")).accepts([98])
+    assert made.compile(*regex("a|c")).accepts([98])
     assert len(made.pids) == 2
 
 
@@ -195,12 +196,12 @@ def test_a_process_that_cannot_be_started_is_started_for_the_next_who_asks(vocab
     try:
         monkeypatch.setattr(module, "_Process", start)
         with pytest.raises(mw.ProcessError, match="ended with 3"):
-            processes.compile(regex("exit"))
+            processes.compile(*regex("exit"))
         assert not processes.pids
         with pytest.raises(mw.ProcessError, match="could be started to compile the constraint: Resource temporarily"):
-            processes.compile(regex("a|b"))
+            processes.compile(*regex("a|b"))
         for source in ("a|b", "a|c"):
-            assert processes.compile(regex(source)).accepts([98])
+            assert processes.compile(*regex(source)).accepts([98])
         assert len(processes.pids) == 1
     finally:
         processes.close()
@@ -210,14 +211,14 @@ def test_a_process_that_cannot_be_started_is_started_for_the_next_who_asks(vocab
 def test_jobs_that_share_seconds_have_those_together(made):
     shared = allowance(mw.Budget(seconds=0.5))
     before = shared.left
-    made.compile(regex("[a-z]{300}"), shared)
+    made.compile(*regex("[a-z]{300}"), shared)
     assert shared.left < before
     shared.left = 0.05
     with pytest.raises(mw.BudgetError, match=r"together need more than 0\.5 s") as found:
-        made.compile(regex(SIZED[1]), shared)
+        made.compile(*regex(SIZED[1]), shared)
     assert (found.value.limit, found.value.allowed) == ("seconds", 0.5)
     with pytest.raises(mw.BudgetError, match="together"):
-        made.compile(regex("a"), shared)
+        made.compile(*regex("a"), shared)
 
 
 def test_what_ran_out_of_shared_seconds_is_compiled_for_those_who_have_more(vocab, made):
@@ -246,7 +247,7 @@ def test_whoever_waits_when_the_processes_are_closed_is_told(made, request):
 
     def ask():
         try:
-            made.compile(regex(SIZED[1], seconds=60.0, size=1 << 32))
+            made.compile(*regex(SIZED[1], seconds=60.0, size=1 << 32))
         except mw.ProcessError as error:
             found.append(error)
 

@@ -1,0 +1,195 @@
+"""`Source`: what texts must be, of any kind. Nothing else knows which kinds there are and what compiles them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, get_args
+from weakref import WeakKeyDictionary
+
+from ..automata.budget import Budget
+from ..depth import Flat, deep_value
+from ..lazy.lazy_table import Compiled
+from ..vocabulary.vocabulary import Vocabulary
+from . import arguments, text
+from .grammar import build as grammars
+from .grammar.notations import Syntax
+from .json_schema import request as requests
+from .json_schema.approximations import allowed_keywords
+from .schemas import compile_schema as schemas
+from .tags import build as tags
+from .tags.tagged_text import PARTS, SCHEMAS, plain
+
+Kind = Literal["json schema", "regex", "choices", "grammar", "structural tag"]
+
+_classes: WeakKeyDictionary[type, tuple[Any, Any]] = WeakKeyDictionary()  # the schemas of pydantic classes
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A JSON Schema, a pattern, a list of texts, a grammar or text with tags, and the options of what compiles it.
+
+    What is wrong with it is said by `compile`, or by `hashed`, whichever is called first.
+
+    >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
+    >>> Source.regex("[ab]+").compile(vocab).accepts([98, 99])
+    True
+    """
+
+    kind: Kind
+    contents: Any
+    options: Mapping[str, Any] = field(default_factory=dict)  # but for `lazy` and `budget`
+    lazy: bool = True  # whether it need not be a whole table
+
+    @classmethod
+    def json_schema(cls, schema: Any, *, lazy: bool = True, **options: Any) -> Source:
+        """Return that of a schema; arguments are those of `compile_json_schema`."""
+        if not isinstance(lazy, bool):
+            raise TypeError(f"lazy must be True or False, not {lazy!r}")
+        return cls("json schema", _contents_of(schema) if isinstance(schema, type) else schema, _json(options), lazy)
+
+    @classmethod
+    def regex(cls, pattern: str, *, flags: str = "", lazy: bool = True) -> Source:
+        """Return that of a pattern; arguments are those of `compile_regex`."""
+        flags = "".join(sorted(set(flags))) if isinstance(flags, str) else flags
+        return cls("regex", _plain(pattern), {"flags": flags}, lazy)
+
+    @classmethod
+    def choices(cls, choices: Iterable[str]) -> Source:
+        """Return that of a list of texts; the argument is that of `compile_choices`."""
+        if isinstance(choices, (str, bytes)) or not isinstance(choices, Iterable):
+            return cls("choices", choices)
+        return cls("choices", tuple(map(_plain, choices)))
+
+    @classmethod
+    def grammar(cls, grammar: str, *, start: str | None = None, syntax: Syntax = "lark", depth: int = 64) -> Source:
+        """Return that of a grammar; arguments are those of `compile_grammar`."""
+        return cls("grammar", _plain(grammar), {"start": _plain(start), "syntax": _plain(syntax), "depth": depth})
+
+    @classmethod
+    def structural_tag(cls, tag: Any, **options: Any) -> Source:
+        """Return that of text with tags; arguments are those of `compile_structural_tag`."""
+        return cls("structural tag", tag if isinstance(tag, str) else _format(plain(tag)), _json(options))
+
+    @property
+    def whole(self) -> Source:
+        """The source of the whole table."""
+        return replace(self, lazy=False)
+
+    def compile(self, vocabulary: Vocabulary, budget: Budget | None = None) -> Compiled:
+        """Return its table, lazy where that is asked for and can be. Raises the errors of what compiles this kind."""
+        made: Compiled
+        match self.kind:
+            case "json schema":
+                made = schemas.compile_request(self._asked, vocabulary, lazy=self.lazy, budget=budget)
+            case "regex":
+                made = text.compile_regex(self.contents, vocabulary, lazy=self.lazy, budget=budget, **self.options)
+            case "choices":
+                made = text.compile_choices(self.contents, vocabulary, budget=budget)
+            case "grammar":
+                made = grammars.compile_grammar(self.contents, vocabulary, budget=budget, **self.options)
+            case "structural tag":
+                made = tags.compile_structural_tag(self._tag, vocabulary, budget=budget, **self.options)
+        return made if self.lazy else made.to_table()
+
+    def hashed(self, vocabulary: Vocabulary) -> str | None:
+        """Return a hash of all that its table follows from, `source` of the table; None for a wrong type.
+
+        Raises the errors of `compile` for options that are wrong, and for a schema or tag that cannot be read.
+        """
+        contents, options = self.contents, self.options
+        match self.kind:
+            case "json schema":
+                return self._asked.source
+            case "regex":
+                is_right = isinstance(contents, str) and isinstance(options["flags"], str) and type(self.lazy) is bool
+                return arguments.source_of("regex", options["flags"], contents) if is_right else None
+            case "choices":
+                if not isinstance(contents, tuple) or not all(isinstance(each, str) for each in contents):
+                    return None  # lone surrogates are known by their bytes, as the compiler knows them
+                spelt = [repr(each.encode("utf-8", "surrogatepass")) for each in contents]
+                return arguments.source_of("choices", *spelt)
+            case "grammar":
+                start, syntax, depth = options["start"], options["syntax"], options["depth"]
+                named = isinstance(contents, str) and isinstance(start, str | None) and syntax in get_args(Syntax)
+                if not named or type(depth) is not int:
+                    return None
+                return grammars.request(contents, vocabulary, start=start, syntax=syntax, depth=depth)[1]
+            case "structural tag":
+                return tags.source_of_tags(self._tag, requests.request(True, **options), vocabulary)
+
+    @property
+    def spelling(self) -> Hashable:
+        """What it says as it stands, from which nothing else has to be made; None where that may mislead.
+
+        A pickle says all there is to plain objects, and takes a part that occurs in several places once.
+        """
+        contents, options = self.contents, self.options
+        if self.kind == "grammar" or options.get("documents") is not None:
+            return None
+        try:
+            said = contents
+            if self.kind in ("json schema", "structural tag") and type(contents) is not str:
+                if deep_value(contents) is not None:
+                    return None
+                said = pickle.dumps(contents, 5)
+            spelling = self.kind, said, pickle.dumps(tuple(options.items()), 5), self.lazy
+            hash(spelling)
+        except (ValueError, TypeError, AttributeError, RecursionError, pickle.PicklingError):
+            return None
+        return spelling
+
+    @cached_property
+    def _asked(self) -> requests.Request:
+        return requests.request(self.contents, **self.options)
+
+    @cached_property
+    def _tag(self) -> Mapping[str, Any]:
+        return _format(plain(self.contents)) if isinstance(self.contents, str) else self.contents  # type: ignore[no-any-return]
+
+    def __reduce__(self) -> Any:
+        # whatever the depth of its JSON
+        options = {name: Flat(value) if name == "documents" else value for name, value in self.options.items()}
+        contents = self.contents if self.kind == "choices" else Flat(self.contents)
+        return Source, (self.kind, contents, options, self.lazy)
+
+
+def _plain(given: Any) -> Any:
+    """Return a str as one of no class of its own; anything else as it is."""
+    return "".join([given]) if isinstance(given, str) else given
+
+
+def _json(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options of JSON, of which `allow` may be read only once."""
+    return {**options, "allow": allowed_keywords(options["allow"])} if "allow" in options else options
+
+
+def _contents_of(model: type) -> Any:
+    """Return the schema of a pydantic model class, which takes a while to make, once for each class."""
+    from .json_schema.source import read
+
+    made = getattr(model, "__pydantic_core_schema__", None)  # another object after the model is rebuilt
+    known = _classes.get(model)
+    if known is not None and known[0] is made and made is not None:
+        return known[1]
+    contents = read(model)
+    _classes[model] = made, contents
+    return contents
+
+
+def _format(part: Any) -> Any:
+    """Return a part of a structural tag as it is to be read, with the schemas of pydantic classes in their places.
+
+    A class says nothing by itself, and is another once it is rebuilt.
+    """
+    if not isinstance(part, Mapping):
+        return part
+    read = {}
+    for key in (*PARTS, "structures"):
+        if key in part:
+            inner = part[key]
+            read[key] = list(map(_format, inner)) if isinstance(inner, (list, tuple)) else _format(inner)
+    classes = {key: _contents_of(part[key]) for key in SCHEMAS if isinstance(part.get(key), type)}
+    return {**part, **read, **classes}
