@@ -74,9 +74,10 @@ def _lazily(pattern: str, vocabulary: Vocabulary, flags: str, meter: Meter) -> L
         if rules.is_empty:
             raise _matches_nothing(pattern)
         rules.begin_reading()
-        return ByteMachine(rules, vocabulary, meter)
+        return ByteMachine(rules, vocabulary, meter, seconds=budget.seconds)
 
-    patient = replace(meter.budget, seconds=math.inf)
+    budget = meter.budget
+    patient = replace(budget, seconds=math.inf)
 
     def renewed(old: Any) -> LazyMachine:
         return machine(patient.begin()) if old.is_large else old

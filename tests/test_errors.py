@@ -232,7 +232,7 @@ TABLE = {
         lambda v: in_a_small_arena(v, mw.compile_choices(list("0123456789"), v), row_width=2),
         {"limit": "row_width", "allowed": 2, "reached": 10, "remedies": (RaiseCapacity("row_width", 10),)},
         "the table has 10 edges in one state, the arena was made for 2. Make it with Capacity(row_width=10)",
-        "the table has 10 edges in one state, the arena was made for 2. Give the arena more room, Capacity(row_width=10)",
+        "10 edges in one state, the arena was made for 2. Give the arena more room, Capacity(row_width=10)",
         "the arena was made for 2. Give the arena more room, Capacity(row_width=10)",
     ),
     "another vocabulary": (mw.VocabularyMismatchError, matched_with_another, {}, *["compiled for vocabulary "] * 3),

@@ -51,7 +51,7 @@ _IMPORTED_LATE = (  # by the functions that compile; each process has them from 
     "grammar.lark", "grammar.lark_parser", "grammar.terminals", "tags.values", "tags.json_rules",
 )  # fmt: skip
 _STARTING = 300.0  # seconds in which a process must be ready
-_READING = 1.0  # seconds that a constraint may take to begin, and then each mask and token, where it has no table
+_READING = 0.5  # seconds that a constraint may take to begin, and then each mask and token, where it has no table
 
 
 @dataclass

@@ -322,8 +322,9 @@ class PatternRules:
     def bytes_to_end(self, state: int) -> int | None:
         """Return the bytes of `text_to_end`; None where there is none."""
         here = self._states[state]
-        if here not in self._lengths and not self._find_end(here):
-            self._lengths[here] = None
+        if here not in self._lengths:
+            self._lengths[here] = None  # so that the next one who asks does not wait as long again for what takes long
+            self._find_end(here)
         return self._lengths[here]
 
     def text_to_end(self, state: int) -> bytes | None:
@@ -336,13 +337,13 @@ class PatternRules:
             text += own
         return bytes(text)
 
-    def _find_end(self, start: State) -> bool:
-        """Note a text that ends a state, found best first by estimated lengths; return whether there is one."""
+    def _find_end(self, start: State) -> None:
+        """Note a text that ends a state, if one is found soon, best first by estimated lengths."""
         before: dict[State, tuple[State, bytes] | None] = {start: None}
         heap = [(0, 0, start, 0)]
         for _ in range(_MOST_ENDING):
             if not heap:
-                break
+                return
             _, _, here, depth = heapq.heappop(heap)
             known = self._lengths.get(here)
             if known is None and self._elements.accepts(here.left, here.held):
@@ -352,8 +353,8 @@ class PatternRules:
                 while way is not None:
                     after, (here, text) = here, way
                     self._ways[here], known = (text, after), known + len(text)
-                    self._lengths[here], way = known, before[here]
-                return True
+                    self._lengths[here], self._live[here], way = known, True, before[here]
+                return
             look(READING)
             for classes, after in self._steps(here):
                 if after not in before and self._lengths.get(after, 0) is not None:
@@ -361,7 +362,6 @@ class PatternRules:
                     before[after] = here, text
                     cost = 2 * self._estimate(after.left) + depth + len(text)
                     heapq.heappush(heap, (cost, -len(before), after, depth + len(text)))
-        return False
 
     @kept
     def _estimate(self, formula: Formula) -> int:

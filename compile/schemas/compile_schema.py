@@ -235,7 +235,7 @@ def _by_derivatives(
         rules = schema_rules(asked, vocabulary, meter, approximations, most)
         patient = replace(budget, seconds=math.inf).begin()
         rules.begin_reading(patient)
-        return ByteMachine(rules, vocabulary, patient, frames=True)
+        return ByteMachine(rules, vocabulary, patient, frames=True, seconds=budget.seconds)
 
     def renewed(old: LazyMachine) -> LazyMachine:
         if not isinstance(old, ByteMachine) or not old.is_large:

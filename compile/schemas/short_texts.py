@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
 from ...automata.deadline import look
+from ...errors import BudgetError
 from ..json_schema.algebra import ARRAY, FALSE, NULL, NUMBER, OBJECT, STRING, TRUE
 from .levels import Array, Frame, Frames, Indentation, Key, Number, Object, OtherKey, Text, Value, Word
 from .number_formulas import NUMBER_CHARACTERS
@@ -52,6 +53,9 @@ class ShortTexts:
             is_found = self._search(frame)
         except RecursionError:
             is_found = False
+        except BudgetError:  # the next one who asks does not wait for as long again
+            self._failed.add(frame)
+            raise
         finally:
             self._open.discard(frame)
         if not is_found and not self._open:  # otherwise one may be found that the searches before are not part of
@@ -133,6 +137,7 @@ class ShortTexts:
 
     def _keep(self, frame: Frame, text: bytes, frames: Frames) -> None:
         """Note the bytes that end a frame: some, and those of the frames that they lead to."""
+        self._witness.note_live(frame)
         self._ways[frame] = None, text, frames
         self._lengths[frame] = len(text) + sum([self._lengths.get(each, 0) for each in frames])
 

@@ -116,6 +116,10 @@ class Witness:
             self._met_open = False
             return None
 
+    def note_live(self, frame: Frame) -> None:
+        """Note that a text is known which completes a frame that does not fall apart."""
+        self._known[frame] = True
+
     def may_live(self, frames: Frames, careful: bool) -> bool:
         """Return whether frames that do not fall apart can be completed: what is known of it, with care what is found.
 

@@ -8,8 +8,10 @@ are.
 from __future__ import annotations
 
 import copy
+import math
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,20 +37,24 @@ _DOING = "reading a text"
 class ByteMachine:
     """A `LazyMachine` that rules describe.
 
-    The budget limits states and bytes of all that there are, and seconds for the work on one token or mask. Exceeding
-    it raises BudgetError, and what was made before can still be read. frames: whether texts open frames.
+    The meter's budget limits states and bytes of all that there are. Exceeding it raises BudgetError, and what was made
+    before can still be read. frames: whether texts open frames. seconds: for the rows that one token or mask needs, and
+    for the searches for ends, each; beyond that it is a BudgetError as well, and the next call has as long again.
     """
 
     most_frames_required = -MOST_DEPTH
     strings = 0  # any state may have others that allow the same
     ends_alike = False
 
-    def __init__(self, rules: Rules, vocabulary: Vocabulary, meter: Meter, frames: bool = False) -> None:
+    def __init__(
+        self, rules: Rules, vocabulary: Vocabulary, meter: Meter, frames: bool = False, seconds: float = math.inf
+    ) -> None:
         self.rules, self.meter = rules, meter
+        self._guard = replace(meter.budget, seconds=seconds)
         self.depth = MOST_DEPTH if frames else 0
         self._kernels = entry_points()
         self._lock = threading.RLock()
-        self._memory = memory = MachineMemory(rules, vocabulary)
+        self._memory = memory = MachineMemory(rules, vocabulary, self._guard)
         self._header, self._header_at = memory.header, address_of(memory.header)
         self._inner = int(memory.header[NUM_INNER])
         self._tokens, self._eos = vocabulary.tokens, vocabulary.eos
@@ -136,7 +142,7 @@ class ByteMachine:
         state = self._kernels.write_mask(self._header_at, node, sites, mask_at, False, room, before)
         if state == DONE:
             return
-        with uncollected():
+        with uncollected(), self._guard.begin():
             while state != DONE:
                 self._make(state)
                 if room != NO_BOUND:
@@ -224,7 +230,8 @@ class ByteMachine:
                 if place >= 0:
                     break
                 if place == DONE:
-                    self._make(popped)
+                    with self._guard.begin():
+                        self._make(popped)
                 elif place == NEEDS_SITES:
                     sites = stack.top(len(sites))  # four times as many
                 else:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import ConstraintError, VocabularyMismatchError
+from ...errors import Advice, BudgetError, ConstraintError, VocabularyMismatchError
 from ...kernels.limits import UNREACHABLE
 from ...lazy.lazy_table import LazyTable
 from ...table.constraint import Constraint
@@ -73,7 +73,7 @@ class Matcher:
         max_tokens: int | None = None,
         may_complete: bool = True,
     ) -> None:
-        reader: HostReader[Any] | None = reader_of(table, False)  # which refuses what is no constraint
+        reader_of(table, False)  # which refuses what is no constraint
         self._table = table
         if vocabulary is not None and not isinstance(getattr(vocabulary, "fingerprint", None), str):
             raise TypeError(
@@ -85,23 +85,27 @@ class Matcher:
                 f"the table was compiled for vocabulary {table.vocabulary}, not {vocabulary.fingerprint}: "
                 "pass the vocabulary that it was compiled with"
             )
-        if max_tokens is not None:
-            max_tokens = operator.index(max_tokens)
-            reader = reader_within(table, max_tokens)
         self._vocabulary = vocabulary
-        self._max_tokens = max_tokens
-        self._by_bounds = False  # whether a budget is kept by bounds
+        self._max_tokens = None if max_tokens is None else operator.index(max_tokens)
         self._completes = may_complete and not (isinstance(table, LazyTable) and not table.is_small)
+        self._reader, self._by_bounds = self._begun()  # whether a budget is kept by bounds
         self._endings: list[tuple[int, list[int]]] = []  # how many tokens there were, and those that must follow
-        if reader is None and not self._completes:
-            reader = _bounded(table, max_tokens)
-            self._by_bounds = reader is not None
-        self._reader: HostReader[Any] = _counting(table, max_tokens) if reader is None else reader
         self._place = self._reader.start()
         # the places before each token, part by part: tuples that are kept make the garbage collector come, and walk
         # all that the process has, while somebody waits for a token
         self._history: list[Any] = []
         self._tokens: list[int] = []
+
+    def _begun(self) -> tuple[HostReader[Any], bool]:
+        """Return the reader of a new sequence, and whether it keeps a budget by bounds alone."""
+        table, most = self._table, self._max_tokens
+        if most is None:
+            return reader_of(table, False), False
+        reader = reader_within(table, most)
+        if reader is not None:
+            return reader, False
+        bounded = None if self._completes else _bounded(table, most)
+        return (_counting(table, most), False) if bounded is None else (bounded, True)
 
     @property
     def table(self) -> Constraint:
@@ -180,9 +184,14 @@ class Matcher:
         mask = self._reader.made(self._place, room) if rest is None else self._only(rest)
         if self._by_bounds and not mask.any():  # bounds know no end
             ending = self._reader.text_to_end(self._place)
-            if ending is not None and len(ending) <= room:
+            if ending is not None and len(ending) <= room and self._reads(ending):
                 self._endings.append((len(self._tokens), ending))
                 return self._only(ending)
+            if not self._completes:
+                raise BudgetError(
+                    f"no text is known that ends within the {room} tokens left, and none was found in time",
+                    remedies=[Advice("Allow more tokens, or make the constraint smaller")],
+                )
             self._table.to_table()  # which raises BudgetError, or there is more time than before
             self._by_bounds = False
             self._complete()
@@ -191,14 +200,20 @@ class Matcher:
 
     def _rest(self) -> list[int] | None:
         """Return the tokens that must follow, as nothing else is known to end in time; None where there is a choice."""
-        endings = self._endings
-        while endings and endings[-1][0] > len(self._tokens):  # that was taken back
-            endings.pop()
-        if not endings:
+        if not self._endings:
             return None
-        began, ending = endings[-1]
+        began, ending = self._endings[-1]
         since = self._tokens[began:]
         return ending[len(since) :] if since == ending[: len(since)] else None
+
+    def _reads(self, ending: list[int]) -> bool:
+        """Return whether tokens are read one by one: a way on may be left out of a row that a search goes by."""
+        place = self._place
+        for token in ending:
+            place = self._reader.step(place, token)
+            if place == self._reader.nowhere:
+                return False
+        return self._reader.ends(place)
 
     def _only(self, rest: list[int]) -> NDArray[np.uint32]:
         """Return the mask of the first of some tokens, or of EOS where there is none, read-only."""
@@ -226,16 +241,21 @@ class Matcher:
         if not self._completes or not self._table.has_arrays():
             self._by_bounds = True
             return
-        reader = _counting(self._table, self._max_tokens)
+        self._reader = _counting(self._table, self._max_tokens)
+        self._follow(self._tokens)
+
+    def _follow(self, tokens: list[int]) -> None:
+        """Take tokens from the start that were taken before, by another reader of the same constraint."""
+        reader = self._reader
         place, history = reader.start(), []
-        for token in self._tokens:
+        for token in tokens:
             if reader.parts:
                 history += place
             else:
                 history.append(place)
             place = reader.step(place, token)
-            assert place != reader.nowhere, "a lazy table allows what the whole one does"
-        self._reader, self._place, self._history = reader, place, history
+            assert place != reader.nowhere, "all readers of a constraint read the same"
+        self._place, self._history, self._tokens = place, history, list(tokens)
 
     def fill_bitmask(self, bitmask: Any, row: int = 0) -> None:
         """Write the tokens allowed next into a row of bitmasks that a batch shares, those of `mask`.
@@ -287,7 +307,9 @@ class Matcher:
             return token in (rest[:1] or reader.end_tokens)
         if self._max_tokens is None or token in reader.end_tokens or (reader.grows and not self._by_bounds):
             return True
-        return reader.distance(following) < self._max_tokens - len(self._tokens)
+        if reader.distance(following) < self._max_tokens - len(self._tokens):
+            return True
+        return self._by_bounds and bool(self.mask()[token >> 5] >> (token & 31) & 1)  # one that must follow
 
     def accept_tokens(self, tokens: Iterable[int]) -> bool:
         """Take tokens one after the other and return True; False, with nothing changed, where one is not allowed.
@@ -337,11 +359,13 @@ class Matcher:
             self._place = tuple(self._history[first : first + parts]) if parts else self._history[first]
             del self._history[first:]
             del self._tokens[-n:]
+            while self._endings and self._endings[-1][0] > len(self._tokens):
+                self._endings.pop()
 
     def reset(self) -> None:
         """Go back to the start."""
         if self._reader.grows:
-            self._reader = reader_of(self._table, False)
+            self._reader, self._by_bounds = self._begun()
         self._place = self._reader.start()
         self._history.clear()
         self._tokens.clear()
@@ -363,7 +387,8 @@ class Matcher:
         return self.copy()  # tables do not change
 
     def __reduce__(self) -> Any:
-        return _restored, (self.table, self._vocabulary, self._max_tokens, self._completes, self._tokens)
+        given = self.table, self._vocabulary, self._max_tokens, self._completes
+        return _restored, (*given, self._tokens, self._endings)
 
     def __repr__(self) -> str:
         limit = "" if self._max_tokens is None else f", max_tokens={self._max_tokens}"
@@ -411,30 +436,33 @@ class Matcher:
 
 
 def _restored(
-    table: Constraint, vocabulary: Spelling | None, max_tokens: int | None, completes: bool, tokens: list[int]
-) -> Matcher:
+    table: Constraint, vocabulary: Spelling | None, max_tokens: int | None, completes: bool, tokens: list[int],
+    endings: list[tuple[int, list[int]]],
+) -> Matcher:  # fmt: skip
     """Return a matcher that stands where one did when it was pickled."""
     matcher = Matcher(table, vocabulary, max_tokens=max_tokens, may_complete=completes)
-    for token in tokens:
-        matcher.advance(token)
+    matcher._follow(tokens)
+    matcher._endings = endings
     return matcher
 
 
-def _bounded(table: Constraint, max_tokens: int | None) -> HostReader[Any] | None:
+def _bounded(table: Constraint, max_tokens: int) -> HostReader[Any] | None:
     """Return the reader of a lazy table that keeps a budget by bounds; None where there are none.
 
     Raises ValueError if they do not promise an end, ConstraintError if none was found of a table that is not small.
     """
-    if max_tokens is None or not isinstance(table, LazyTable) or table.is_complete:
+    if not isinstance(table, LazyTable):
         return None
     reader = reader_of(table, False)
-    nearest = reader.distance(reader.start()) if reader.grows else UNREACHABLE
+    if not reader.grows:  # it is complete
+        return None
+    nearest = reader.distance(reader.start())
     if nearest == UNREACHABLE and table.is_small:
         return None
     if nearest == UNREACHABLE:
         raise ConstraintError(
-            "it was not found in time how many tokens an end of this constraint is away: leave max_tokens out, and cut "
-            "the text yourself where it is too long"
+            "it was not found in time how many tokens an end of this constraint is away: make it smaller, or leave "
+            "max_tokens out where a text may be cut"
         )
     if max_tokens < nearest:
         raise ValueError(_not_promised(max_tokens, nearest))
