@@ -66,7 +66,7 @@ class Cache:
 
     compilers: processes that compile in place of the threads that ask, under hard limits. Whoever makes the cache
     starts and closes them. What begins soon is then compiled by the thread that asks, once a process has tried it, and
-    is lazy; each mask and token of it has a second at most. Whole are tables that were not asked for as lazy ones,
+    is lazy; each mask and token of it has half a second at most. Whole are tables that were not asked for as lazy ones,
     those that take long to begin, and those that are soon made where there are no bounds of ends.
 
     >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
