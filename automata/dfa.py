@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from ..errors import ConstraintError
 from ..kernels.compiled import kernel
 from .budget import Meter
-from .ways import Ways
+
+_COUNTED = 1024  # states after which a meter is asked again
+_INTEGER = 36  # bytes of a small integer of Python, and of the place that refers to it
 
 ClassOf = NDArray[np.uint16]
 Transition = NDArray[np.int32]
@@ -280,3 +282,32 @@ def _topological(transition: Any) -> Any:
                     count += 1
         i += 1
     return order if count == N else order[:0]
+
+
+class Ways:
+    """How many words lead from states to an end: for each k, how many of at most k symbols, in a list over states."""
+
+    def __init__(self, accepting: Sequence[bool], steps: Sequence[Sequence[tuple[int, int]]]) -> None:
+        """Begin with words of no symbols. steps: of each state (next state, number of symbols that lead there)."""
+        self._counts = [[int(end) for end in accepting]]
+        self._steps = steps
+        self._nbytes = 0
+
+    def up_to(self, length: int, meter: Meter | None = None) -> list[list[int]]:
+        """Return the lists for 0 to `length` or more. Raises BudgetError if counting takes more than there is."""
+        ends = self._counts[0]
+        while len(self._counts) <= length:
+            last, longer, nbytes = self._counts[-1], list[int](), 0
+            for first in range(0, len(ends), _COUNTED):
+                if meter is not None:
+                    meter.check(bytes=self._nbytes + nbytes, doing="counting members")
+                there = slice(first, first + _COUNTED)
+                counted = [
+                    end + sum(w * last[t] for t, w in row)
+                    for end, row in zip(ends[there], self._steps[there], strict=True)
+                ]
+                longer += counted
+                nbytes += sum(_INTEGER + (count.bit_length() >> 3) for count in counted)
+            self._counts.append(longer)
+            self._nbytes += nbytes
+        return self._counts

@@ -13,13 +13,12 @@ from ..table.transition_table import TransitionTable
 from . import options
 from .console import console
 from .input_files import name_of, read_bytes
-from .table_group import TableGroup
 from .table_report import print_table, print_way
 from .tokenizer import Tokenizer, optional_tokenizer, single_bytes
 from .wording import naming
 
 
-@click.group("inspect", cls=TableGroup)
+@click.group("inspect", cls=options.TableGroup)
 def group() -> None:
     """Show what a constraint comes to: inspect FILE for a compiled table, inspect grammar FILE, inspect tags FILE."""
 

@@ -27,6 +27,15 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FILE_OR_DASH = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 
 
+class TableGroup(click.Group):
+    """`show FILE` is `show table FILE`, and `inspect FILE` is `inspect table FILE`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, *self.get_help_option_names(ctx)):
+            args = ["table", *args]
+        return super().parse_args(ctx, args)
+
+
 def gathered(into: str, make: Callable[..., object], *options: Decorator) -> Decorator:
     """Add options to a command, which takes them as one argument, `into`: what `make` returns for their values.
 

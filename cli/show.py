@@ -12,11 +12,10 @@ from ..compile.text import compile_regex
 from ..errors import ConstraintError
 from ..table.transition_table import TransitionTable
 from . import drawing, options
-from .table_group import TableGroup
 from .tokenizer import Tokenizer, optional_tokenizer
 
 
-@click.group("show", cls=TableGroup)
+@click.group("show", cls=options.TableGroup)
 def group() -> None:
     """Draw an automaton through Graphviz: show regex PATTERN, or show FILE for a compiled table.
 

@@ -14,6 +14,8 @@ from ...automata.pushdown import PushdownMachine
 from ...vocabulary.token_trie import TokenTrie
 from ...vocabulary.vocabulary import Vocabulary
 
+EDGES, EXITS, ACTIONS, REMAINDERS, SYMBOLS = range(5)
+"""Places in the array of counters that linking keeps."""
 KILL = -(2**31)
 """The code of an edge that takes a token of the row's base away."""
 

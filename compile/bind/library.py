@@ -14,9 +14,8 @@ from ...automata.budget import Budget, Meter
 from ...automata.pushdown import PushdownMachine
 from ...table.groups import Actions, Bases, Exits, TokenClasses
 from ...vocabulary.vocabulary import Vocabulary
-from .arrays import TokenText
+from .arrays import ACTIONS, EDGES, EXITS, REMAINDERS, SYMBOLS, TokenText
 from .fragment import CountedStrings, Fragment
-from .link_counters import ACTIONS, EDGES, EXITS, REMAINDERS, SYMBOLS
 from .link_pools import ACTION, ActionPool, LinkPools, empty_link_pools, with_actions
 from .pushdown_walk import BINDING, StatesToWalk, walk
 from .return_sites import resolve

@@ -15,9 +15,9 @@ from ...errors import ConstraintError, NoTableError
 from ...kernels.limits import MOST_DEPTH
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
+from .arrays import ACTIONS, REMAINDERS, SYMBOLS
 from .fragment import Fragment
 from .library import LinkedLibrary, bind_rows, linked_fields
-from .link_counters import ACTIONS, REMAINDERS, SYMBOLS
 from .link_pools import ACTION, EntryPool, LinkPools, copied_actions, empty_link_pools
 from .linked_table import LinkedParts, OwnBases, linked_table
 from .pushdown_walk import BINDING, StatesToWalk, walk

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...kernels.compiled import kernel
 from ...table.groups import Actions
-from .link_counters import ACTIONS, EDGES, EXITS
+from .arrays import ACTIONS, EDGES, EXITS
 
 ACTION = 1 << 30
 """The code of action 0: targets below are states, until the number of states is known."""

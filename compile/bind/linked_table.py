@@ -15,10 +15,9 @@ from ...kernels.limits import MOST_DEPTH
 from ...table.graph_checks import Common, leads_out
 from ...table.groups import NO_TRIE, Bases, Edges, Exits, Rows, Sites, TableArrays, TokenClasses
 from ...table.transition_table import TransitionTable
-from .arrays import KILL
+from .arrays import ACTIONS, KILL, SYMBOLS
 from .fragment import Fragment
 from .library import LinkedLibrary
-from .link_counters import ACTIONS, SYMBOLS
 from .link_pools import ACTION, LinkPools
 from .symbols import Symbols
 

@@ -17,8 +17,7 @@ from ...automata.pushdown import PushdownMachine
 from ...kernels.compiled import kernel
 from ...kernels.deadline import is_late
 from ...vocabulary.vocabulary import Vocabulary
-from .arrays import KILL, MachineArrays, TokenText, TrieArrays
-from .link_counters import ACTIONS, EDGES, EXITS
+from .arrays import ACTIONS, EDGES, EXITS, KILL, MachineArrays, TokenText, TrieArrays
 from .link_pools import EntryPool, LinkPools, action_of, grown
 from .symbols import Symbols, is_full, more_symbols, symbol_of
 from .wide_rows import is_of

@@ -10,8 +10,7 @@ from ...automata.codes import CALL, DEAD, KEEP, RETURN
 from ...automata.pushdown import PushdownMachine
 from ...kernels.compiled import kernel
 from ...kernels.deadline import is_late
-from .arrays import MachineArrays, TokenText
-from .link_counters import ACTIONS, REMAINDERS, SYMBOLS
+from .arrays import ACTIONS, REMAINDERS, SYMBOLS, MachineArrays, TokenText
 from .link_pools import LinkPools, action_of, grown
 from .pushdown_walk import BINDING, returned
 from .symbols import LABEL, OFFSET, REMAINDER, TOKEN, Symbols, is_full, more_symbols, symbol_of

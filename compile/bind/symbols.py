@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...kernels.compiled import kernel
-from .arrays import TokenText
-from .link_counters import REMAINDERS, SYMBOLS
+from .arrays import REMAINDERS, SYMBOLS, TokenText
 
 ADMIT_NONE, ADMIT_ANY, ADMIT_JSON = range(3)
 """Which new remainders a text may go on with: none, any, those that JSON may go on with."""

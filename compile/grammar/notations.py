@@ -29,7 +29,6 @@ def reader_of(syntax: Syntax) -> Callable[..., Grammar]:
         from .lark import read_lark
 
         return read_lark
-    from .ebnf import read_ebnf
-    from .gbnf import read_gbnf
+    from .ebnf import read_ebnf, read_gbnf
 
     return read_gbnf if syntax == "gbnf" else read_ebnf

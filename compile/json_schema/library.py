@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,6 @@ from .. import store
 from ..bind.arrays import TrieArrays
 from ..bind.fragment import Fragment, bind_fragment
 from ..bind.library import LinkedLibrary, LinkedRows, bind_rows, linked_fields
-from ..bind.stored import by_name, from_names
 from ..bind.symbols import ADMIT_ANY, ADMIT_JSON, Symbols
 from .algebra import ANY, Integer
 from .bounded import Lengths, follow_string
@@ -37,6 +37,8 @@ from .layout import QUOTE, Layout
 from .library_machine import leaves, nested
 from .numbers import numbers
 from .writer import Places
+
+Group = TypeVar("Group", bound=tuple[Any, ...])
 
 _KEPT_BYTES = 64 << 20  # of bound string fragments kept for further schemas
 _MOST_KEPT = 16  # libraries of one vocabulary: one for each layout, and for each set of bytes that may follow a value
@@ -205,13 +207,13 @@ class Library(LinkedLibrary):
         name = store.name_of("text", self.name, *key) if common else ""
         arrays = store.load(name) if common else None
         if arrays is not None:
-            found = from_names(Fragment, arrays)
+            found = _from_names(Fragment, arrays)
         else:
             found, symbols = bind_fragment(
                 class_of, codes, self.vocabulary, self.closes, self.token_text, symbols, counters, meter
             )
             if common:
-                store.save(name, by_name(found))
+                store.save(name, _by_name(found))
         with _KEEPING:
             kept = self.fragments
             kept[key] = found
@@ -269,9 +271,9 @@ def _build(vocabulary: Vocabulary, layout: Layout, meter: Meter | None) -> Libra
     if arrays is None:
         admit = ADMIT_ANY if set(layout.after) & set(b"tfn") else ADMIT_JSON
         rows = bind_rows(machine, vocabulary, masked, admit=admit, meter=meter)
-        store.save(name, by_name(rows))
+        store.save(name, _by_name(rows))
     else:
-        rows = from_names(LinkedRows, arrays)
+        rows = _from_names(LinkedRows, arrays)
     return Library(
         **linked_fields(machine, vocabulary, rows), layout=layout, places=places, numbers=_numbers(places),
         closes=_closing(vocabulary.trie), name=name,
@@ -302,3 +304,26 @@ def frames(machine: PushdownMachine, depth: int) -> int:
     """Return how many frames may be open: of a schema that does not recurse, all that it opens beside `depth`."""
     height = machine.height
     return depth if height is None or height <= depth else min(depth + height, MOST_DEPTH)
+
+
+def _by_name(group: Any) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a named tuple of arrays and of such tuples, by names such as `bases.masks`."""
+    out: dict[str, NDArray[Any]] = {}
+    for name, part in group._asdict().items():
+        if _is_group(type(part)):
+            out |= {f"{name}.{key}": array for key, array in _by_name(part).items()}
+        else:
+            out[name] = part
+    return out
+
+
+def _from_names(kind: type[Group], arrays: Mapping[str, NDArray[Any]], prefix: str = "") -> Group:
+    """Return a group of the arrays that `_by_name` names. Raises KeyError for a name that is missing."""
+    return kind(*(
+        _from_names(hint, arrays, f"{prefix}{name}.") if _is_group(hint) else arrays[prefix + name]
+        for name, hint in get_type_hints(kind).items()
+    ))  # fmt: skip
+
+
+def _is_group(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, tuple)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from ...kernels.compiled import kernel
 from ...table.groups import Bases, BoolArray, Edges, Int32Array, IntArray, Rows, TableArrays, TokenArray, TokenClasses
 from ...table.states import state_out_of_range
+from .budget import tokens_left
 from .table_pointers import HostTable
-from .tokens_left import tokens_left
 
 NO_DISTANCES = np.empty(0, np.int32)
 

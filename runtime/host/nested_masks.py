@@ -17,7 +17,7 @@ from ...kernels.pointers import borrowed
 from ...table.groups import Int32Array, TokenArray
 from ...table.states import NestedState, configuration_out_of_range
 from ...table.walk import stray_row
-from .budget import NO_BUDGET, Budget, borrowed_budget, budget_of
+from .budget import NO_BUDGET, Budget, borrowed_budget, budget_of, tokens_left
 from .table_pointers import (
     ARRAY,
     CODE_NEED,
@@ -34,7 +34,6 @@ from .table_pointers import (
     leaves_of,
     pointers_of,
 )
-from .tokens_left import tokens_left
 
 _Header = NDArray[np.int64]
 _Mask = NDArray[np.uint32]
