@@ -35,9 +35,9 @@ _caches: OrderedDict[tuple[Any, ...], tuple[Any, Cache]] = OrderedDict()  # with
 def cache_of(tokenizer: Any, *, size: int | None = None, ends: Sequence[int] = ()) -> Cache:
     """Return the cache of a tokenizer's constraints: the same for the same tokenizer, size and ends.
 
-    size: V, the width of the model's logits. ends: tokens that end the model's texts; those that are no text end a
-    constraint's. The tokenizer's own one comes first if it is among them, or if there are none. The last four
-    tokenizers are kept.
+    size: V, the width of the model's logits. ends: tokens that end the model's texts. Those of them that spell no
+    text also end a constraint's. The tokenizer's own one comes first if it is among them, or if there are none. The
+    last four tokenizers are kept.
     Raises ConstraintError for a tokenizer without exact bytes, or where nothing ends a text.
     """
     own = tokenizer.eos_token_id

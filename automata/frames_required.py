@@ -12,8 +12,8 @@ from ..kernels.compiled import kernel
 from ..kernels.deadline import is_late
 from ..kernels.lists import begun, note
 from ..kernels.queue import lower, queue_of, take
-from .codes import CALL, DEAD, KEEP, KEYS, RETURN, STRINGS, TEXTS
 from .pushdown import PushdownMachine
+from .state_ranges import CALL, DEAD, KEEP, KEYS, RETURN, STRINGS, TEXTS
 from .word_tries import USE_FIRST, USE_SITE
 
 

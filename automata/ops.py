@@ -18,9 +18,9 @@ from ..kernels.deadline import is_late
 from .arrays import resized
 from .budget import Budget, Meter
 from .dfa import BYTES, Dfa
+from .hashing import slot_of
 from .minimize import canonical
 from .nfa import Nfa
-from .slots import slot_of
 from .subsets import determinize
 
 # truth tables: bit 2 * a + b says whether a word is in, given whether it is in the first and in the second language

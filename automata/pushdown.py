@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import long_enough
-from .codes import CALL, DEAD, PHASES, STRINGS, TEXTS
 from .pushdown_rows import NewRows, Pieces, fill_rows, growing_rows
+from .state_ranges import CALL, DEAD, PHASES, STRINGS, TEXTS
 from .string_content import Content
 from .word_tries import WordTries
 

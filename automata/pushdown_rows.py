@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.compiled import kernel
-from .codes import CALL, DEAD, KEEP, RETURN
+from .state_ranges import CALL, DEAD, KEEP, RETURN
 
 _ROOM = 1 << 16  # rows of a machine that grows, where those that are not written take no memory
 

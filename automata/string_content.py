@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..kernels.compiled import kernel
 from ..kernels.deadline import is_late
-from .codes import PHASES, TEXTS
+from .state_ranges import PHASES, TEXTS
 
 
 class Content(NamedTuple):

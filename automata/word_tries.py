@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..kernels.compiled import kernel
 from .arrays import long_enough
-from .codes import DEAD, KEYS, STRINGS
+from .state_ranges import DEAD, KEYS, STRINGS
 
 KEY_BYTE, KEY_CHILD, KEY_NEXT, KEY_LIKE, KEY_LABEL, KEY_ESCAPE, KEY_END, KEY_STOP = range(8)
 """Columns of a state of a trie: the byte that leads to it; its first child; the next child of its parent, by rising

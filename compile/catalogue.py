@@ -22,9 +22,9 @@ from ..table.sorted_matrix import SortedMatrix
 from ..table.transition_table import TransitionTable
 from ..vocabulary.end_tokens import EndTokens
 from ..vocabulary.vocabulary import Vocabulary
-from .codes import CodeTokens, by_names, with_offsets
 from .parquet import ParquetRows
 from .sequences import check_vocabulary_size, compile_sids, progress_bar, rectangle, sort_sids
+from .sid_tokens import CodeTokens, by_names, with_offsets
 from .token_names import are_names, tokens_of_names
 
 FORMAT_VERSION = 1

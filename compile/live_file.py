@@ -14,8 +14,8 @@ from ..table import file
 from ..table.item_ids import ItemIds
 from ..table.update_log import ITEMS, Covered, header_of
 from .catalogue import Catalogue
-from .codes import CodeTokens
 from .sequences import sort_sids
+from .sid_tokens import CodeTokens
 
 FORMAT_VERSION = 1
 """Version of the file format."""

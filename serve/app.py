@@ -21,11 +21,11 @@ from starlette.types import Receive, Scope, Send
 from .. import __version__
 from ..compile.json_schema.source import check_text_depth
 from ..errors import SchemaError
-from .play import Playground, routes
+from .middleware import JSON, Watch, body_of, error_of
+from .playground_api import Playground, routes
 from .refusals import Refused, of_constraint
 from .requests import WHY, ChatRequest, CompletionRequest
 from .service import Answer, Plan, Service
-from .watch import JSON, Watch, body_of, error_of
 
 T = TypeVar("T")
 

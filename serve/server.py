@@ -13,9 +13,9 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .app import create_app
+from .middleware import client_at
 from .service import Service
 from .settings import Access
-from .watch import client_at
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application

@@ -25,12 +25,12 @@ from ..runtime.integrations.engine import Engine
 from .answers import Calls, ChatForm, Choice, CompletionForm, Form, OneCall, Part, choice_of
 from .call_marks import call_marks
 from .constraints import Constraint, Function, constraint_of
+from .fair_queue import Turns
 from .loading import Loaded
 from .metrics import Metrics, Now
 from .refusals import Refused, of_constraint, said
 from .requests import ChatRequest, CompletionRequest, NamedTool
 from .settings import CacheSettings, Limits
-from .turns import Turns
 from .worker import Event, Job, Worker
 
 _log = logging.getLogger("maskwright.serve")

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from ..kernels.limits import UNREACHABLE
 from .filter_bits import Runs, Words, booleans_of, place_bits, spread_bits, take_bits, words_of
-from .kept import Kept
 from .transition_table import TransitionTable
+from .weak_cache import Kept
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,11 +13,11 @@ from ..errors import Advice, ConstraintError
 from .files_filter import MOST_ITEMS, FilesFilter
 from .filter_bits import Runs, Words, booleans_of, put_in_order, words_of
 from .grouped import token_rows
-from .kept import Kept
 from .kept_edges import kept_edges
 from .sharded_files import ShardedFiles
 from .sorted_matrix import MOST_ROWS, IntArray, SortedMatrix
 from .transition_table import TransitionTable
+from .weak_cache import Kept
 
 _groups: Kept[Runs] = Kept()  # the items of each sequence
 

@@ -100,7 +100,7 @@ class UpdateLog:
         return Covered(self._header, self._end)
 
     def restart(self, header: bytes, covered: Covered) -> None:
-        """Put a log in the place of this one that begins with another base, which has in it what was `covered`.
+        """Replace this log by one that begins with a new base. The new base holds all that was `covered`.
 
         The base must be on the disk before. Whenever a crash comes, either log is whole. Raises OSError, after which
         this log goes on.

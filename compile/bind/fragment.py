@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
-from ...automata.codes import DEAD, RETURN
+from ...automata.state_ranges import DEAD, RETURN
 from ...kernels.compiled import kernel
 from ...kernels.deadline import is_late
 from ...table.groups import Bases, Exits, TokenClasses

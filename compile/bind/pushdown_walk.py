@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
-from ...automata.codes import CALL, DEAD, KEEP, RETURN
 from ...automata.pushdown import PushdownMachine
+from ...automata.state_ranges import CALL, DEAD, KEEP, RETURN
 from ...kernels.compiled import kernel
 from ...kernels.deadline import is_late
 from ...vocabulary.vocabulary import Vocabulary

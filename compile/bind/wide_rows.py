@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...automata.codes import DEAD
+from ...automata.state_ranges import DEAD
 from ...kernels.compiled import kernel
 from ...table.groups import Bases, TokenClasses
 from ...vocabulary.characters import BEHIND, BYTE_GROUP, UNCLEAN

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from ...automata.budget import Budget
 from ...errors import BudgetError, ConstraintError
 from ...lazy.lazy_table import Compiled, LazyTable
-from ...table.kept import memory_of
 from ...table.transition_table import TransitionTable
+from ...table.weak_cache import memory_of
 from ...vocabulary.vocabulary import Vocabulary
 from ..arguments import check_vocabulary
 from ..constraint_source import Source

@@ -20,7 +20,7 @@ def items(node: Node) -> tuple[Node, ...]:
 
 
 def called(node: Node, *, within: bool = True) -> Iterable[str]:
-    """Yield the rules that a node names, as often as it does; within: those within regions, too."""
+    """Yield the names of the rules that a node calls, once for each call. within: whether to look into regions."""
     todo = [node]
     while todo:
         look(READING)

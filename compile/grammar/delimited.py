@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
-from ...automata.codes import DEAD, RETURN
 from ...automata.dfa import BYTES
 from ...automata.network import Network
 from ...automata.pushdown import PushdownMachine
 from ...automata.refinement import refine
+from ...automata.state_ranges import DEAD, RETURN
 from ...lazy.grammar.lazy_grammar import NO_TOKENS, LazyGrammar
 
 _PLAIN, _CALL, _RETURN, _UNDECIDED, _EARLY = range(5)
@@ -147,8 +147,8 @@ class _Explored:
     def late(self, state: int) -> tuple[dict[int, tuple[int, int]], dict[int, int]]:
         """Return the calls that classes of symbols make late in a state: the state of each, and where it leads within.
 
-        In the second where that ends with the same symbol, and so leads to a state beside it. A call is late that an
-        undecided state makes, and one that goes back to what has ended early.
+        The second dictionary has the calls that end with the same symbol, and the state that each of these leads to. A
+        call is late in two cases: an undecided state makes it, or it returns to a state that has ended early.
         """
         called: dict[int, tuple[int, int]] = {}
         passed: dict[int, int] = {}

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
-from ...automata.codes import DEAD, RETURN
+from ...automata.state_ranges import DEAD, RETURN
 from ...kernels.compiled import kernel
 from ...table.groups import Bases, Exits, TokenClasses
 from ..bind.arrays import KILL, TrieArrays
@@ -184,7 +184,10 @@ class Lengths:
         return out[:count]
 
     def count(self, low: int, high: int | None) -> int:
-        """Return the number of states of a string of low .. high characters; high None: at least low, not 0."""
+        """Return the number of states that read a string of low to high characters.
+
+        high: None for a string without an upper bound; low is at least 1 then.
+        """
         return low * self.states if high is None else high * self.states + 1
 
     def fragment(self, low: int, high: int | None, meter: Meter) -> Fragment:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...automata.budget import Meter
-from ...automata.codes import DEAD, RETURN
 from ...automata.pushdown import PushdownMachine
+from ...automata.state_ranges import DEAD, RETURN
 from ...lazy.pushdown.shortest_ends import Anchored
 from .emit_context import EmitContext
 from .emit_keys import KeyEmitter

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ...automata.codes import DEAD
 from ...automata.labelled import Labelled, leading_to
+from ...automata.state_ranges import DEAD
 from .contents import before_each, trimmed
 from .emit_context import EmitContext
 from .emit_scalars import ScalarEmitter

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ...automata.codes import DEAD, KEEP, RETURN
 from ...automata.labelled import Labelled
+from ...automata.state_ranges import DEAD, KEEP, RETURN
 from ...automata.string_content import Content
 from .contents import characters_needed, has_several_labels, ordered
 from .emit_context import EmitContext

@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ...automata.codes import DEAD, RETURN
 from ...automata.labelled import Labelled, bytes_ahead, labels_ahead
+from ...automata.state_ranges import DEAD, RETURN
 from .emit_context import EmitContext
 from .escapes import escaped
 from .fragments import free_state, in_text
@@ -42,8 +42,8 @@ class InFrame:
     def _templates_of(self, free: int) -> tuple[int, dict[int, int]]:
         """Return the text's state for the content's state `free`, and the library's states that read alike, by state.
 
-        free: a state of the content from which any string may come. The library's states are those that read what the
-        text's state does, and what the states do that lead back to it.
+        free: a state of the content from which any string may come. A library state reads alike if it reads the same
+        bytes as the text's state, and as the states that lead back to that one.
         """
         found = self._templates.get(free)
         if found is None:

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Budget, Meter
-from ...automata.codes import RETURN
 from ...automata.labelled import Labelled
 from ...automata.pushdown import PushdownMachine
+from ...automata.state_ranges import RETURN
 from ...errors import ConstraintError
 from ...kernels.limits import MOST_DEPTH
 from ...kernels.mask_buffers import MaskBuffers

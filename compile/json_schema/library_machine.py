@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...automata.codes import KEEP, RETURN
 from ...automata.pushdown import PushdownMachine
+from ...automata.state_ranges import KEEP, RETURN
 from .layout import (
     BACKSLASH,
     CLOSE_ARRAY,

@@ -13,8 +13,8 @@ from ...table.item_ids import ItemIds
 from ...table.shards import AGAIN, Manifest
 from ...table.sorted_matrix import MOST_ROWS, SortedMatrix
 from ..catalogue import Catalogue
-from ..codes import CodeTokens
 from ..sequences import compile_sids
+from ..sid_tokens import CodeTokens
 
 
 def merge_shards(folder: str | os.PathLike[str], *, kind: Literal["table", "matrix"] = "table") -> Catalogue:

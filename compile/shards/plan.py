@@ -14,9 +14,9 @@ import numpy as np
 
 from ...errors import ConstraintError, DataError
 from ...kernels.limits import MOST_TOKENS
-from ..codes import CodeTokens, with_offsets
 from ..parquet import import_parquet, parquet_files, reading
 from ..sequences import check_vocabulary_size, is_integer
+from ..sid_tokens import CodeTokens, with_offsets
 
 PLAN = "plan.json"
 ROW, CODES, ITEM, SHARD = "mw_row", "mw_codes", "mw_item", "mw_shard"  # columns of what engines write

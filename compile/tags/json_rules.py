@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
-from ...automata.codes import RETURN
 from ...automata.dfa import BYTES, Dfa
 from ...automata.labelled import Labelled
 from ...automata.minimize import canonical
+from ...automata.state_ranges import RETURN
 from ..grammar import form
 from ..grammar.form import EMPTY, Choice, Node, Repeat, Rule, Terminal, Text
 from ..json_schema.escapes import escaped, has_spellings, quoted
@@ -171,7 +171,7 @@ class Rules:
         return Choice(tuple(ways)) if ways else None
 
     def _declared(self, automaton: ObjectAutomaton, state: ObjectState, first: int, label: int) -> Node | None:
-        """Return the declared members from one on that may come next, which states share that share their steps."""
+        """Return the declared members that may come next, from a place on. States with the same steps share them."""
         for j in range(first, state.last):
             step = state.steps[j]
             pair = None if step is None else self._pair(automaton, step, label)

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
-from ...automata.codes import DEAD, KEEP
 from ...automata.dfa import BYTES, Dfa
 from ...automata.formulas import uncollected
 from ...automata.labelled import Labelled
 from ...automata.network import Network
+from ...automata.state_ranges import DEAD, KEEP
 from ...errors import Advice, ConstraintError, RegexError, SchemaError, Unenforced
 from ...lazy.lazy_table import Compiled
 from ...table.transition_table import TransitionTable

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...automata.slots import slot_of
+from ...automata.hashing import slot_of
 from ...kernels.compiled import kernel
 from ...kernels.pointers import array_at
 from .header import (

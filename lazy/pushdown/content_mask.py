@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...automata.codes import DEAD, PHASES, RETURN
+from ...automata.state_ranges import DEAD, PHASES, RETURN
 from ...kernels.compiled import kernel
 from ...kernels.pointers import array_at
 from ...vocabulary.characters import BYTE_GROUP, UNCLEAN

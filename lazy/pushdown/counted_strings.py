@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...automata.codes import DEAD, RETURN
+from ...automata.state_ranges import DEAD, RETURN
 from ...kernels.compiled import kernel
 from ...kernels.pointers import array_at
 from .header import AT_ANY_STRING, AT_STRING_ROWS, AT_STRINGS

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...automata.codes import KEYS, STRINGS, TEXTS
 from ...automata.content_bytes import NO_WAY, bytes_of
 from ...automata.pushdown import PushdownMachine
+from ...automata.state_ranges import KEYS, STRINGS, TEXTS
 from ...automata.word_tries import USE_SITE
 from .shortest_ends import FRAME, AnchorOf, LibraryEnds, SearchError, ShortestEnds
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...automata.codes import KEYS, PHASES, STRINGS, TEXTS
+from ...automata.state_ranges import KEYS, PHASES, STRINGS, TEXTS
 from ...automata.word_tries import KEY_END, KEY_LABEL, KEY_LIKE, KEY_STOP, OF_KEY, OF_USE
 from ...kernels.compiled import kernel
 from ...kernels.limits import MOST_DEPTH

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...automata.codes import PHASES
+from ...automata.state_ranges import PHASES
 from ...kernels.compiled import kernel
 from ...kernels.pointers import array_at
 from ...vocabulary.characters import BYTE_GROUP

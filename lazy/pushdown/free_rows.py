@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...automata.codes import DEAD, UNWRITTEN
+from ...automata.state_ranges import DEAD, UNWRITTEN
 from ...kernels.compiled import kernel
 from ...kernels.pointers import array_at
 from ...vocabulary.characters import BYTE_GROUP, IS_SIGN, UNCLEAN

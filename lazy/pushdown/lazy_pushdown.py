@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
-from ...automata.codes import DEAD, KEYS, PHASES, STRINGS, TEXTS
 from ...automata.pushdown import PushdownMachine
+from ...automata.state_ranges import DEAD, KEYS, PHASES, STRINGS, TEXTS
 from ...automata.word_tries import KEY_LIKE, USE_SITE
 from ...kernels.limits import MOST_DEPTH
 from ...kernels.pointers import address_of

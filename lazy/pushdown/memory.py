@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
-from ...automata.codes import PHASES
 from ...automata.labelled import bytes_ahead, labels_ahead
 from ...automata.pushdown import PushdownMachine
+from ...automata.state_ranges import PHASES
 from ...automata.string_content import Content, labels_in_escapes
 from ...automata.word_tries import USE_FIRST
 from ...errors import BudgetError, TableError

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...automata.codes import CALL, DEAD, KEEP, KEYS, PHASES, RETURN, STRINGS, TEXTS, UNWRITTEN
 from ...automata.content_bytes import NO_WAY, bytes_of, content_bytes, escape_bytes
 from ...automata.pushdown import PushdownMachine
+from ...automata.state_ranges import CALL, DEAD, KEEP, KEYS, PHASES, RETURN, STRINGS, TEXTS, UNWRITTEN
 from ...automata.word_tries import KEY_CHILD, KEY_LABEL, KEY_LIKE, KEY_NEXT, KEY_STOP
 
 Ends = dict[int, int]

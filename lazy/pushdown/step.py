@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...automata.codes import CALL, DEAD, KEEP, KEYS, RETURN, STRINGS, TEXTS, UNWRITTEN
+from ...automata.state_ranges import CALL, DEAD, KEEP, KEYS, RETURN, STRINGS, TEXTS, UNWRITTEN
 from ...automata.word_tries import KEY_LIKE, OF_KEY, OF_USE
 from ...kernels.compiled import kernel
 from ...kernels.pointers import array_at

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...automata.codes import DEAD, KEYS, PHASES, STRINGS, TEXTS
+from ...automata.state_ranges import DEAD, KEYS, PHASES, STRINGS, TEXTS
 from ...automata.word_tries import KEY_BYTE, KEY_CHILD, KEY_LABEL, KEY_NEXT, OF_KEY, OF_USE
 from ...kernels.compiled import kernel
 from ...kernels.pointers import array_at

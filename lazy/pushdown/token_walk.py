@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...automata.codes import CALL, DEAD, KEEP, KEYS, RETURN, STRINGS, TEXTS, UNWRITTEN
+from ...automata.state_ranges import CALL, DEAD, KEEP, KEYS, RETURN, STRINGS, TEXTS, UNWRITTEN
 from ...kernels.compiled import kernel
 from ...kernels.pointers import array_at
 from ...vocabulary.token_trie import NODE_CHARACTERS, NODE_CHILD, NODE_REACH, NODE_STOP, NODE_TOKENS, OF_NODE

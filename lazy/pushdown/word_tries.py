@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...automata.codes import DEAD, RETURN
+from ...automata.state_ranges import DEAD, RETURN
 from ...automata.word_tries import (
     KEY_BYTE,
     KEY_CHILD,

@@ -16,10 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 from ...errors import Advice, ConstraintError
 from ...table.files_filter import FilesFilter
 from ...table.filter_bits import Runs, Words, count_before, spread_bits
-from ...table.kept import Kept
 from ...table.sid_filter import SidFilter
 from ...table.snapshot import LiveFilter
 from ...table.sorted_matrix import SortedMatrix
+from ...table.weak_cache import Kept
 from .device_live import DeviceLive
 from .device_matrix import DeviceFilters, DeviceMatrix, masks_of
 from .device_table import DeviceTable

@@ -90,7 +90,10 @@ def _known(ops: Backend, dev: DeviceLive, token: Array, inside: Array, new: Arra
 
 
 def read(ops: Backend, dev: DeviceLive, columns: Columns, depth: int) -> tuple[Array, Array]:
-    """Return tokens (n, k) that states at one depth offer, which has no masks, and which of them count, each once."""
+    """Return the tokens (n, k) that states offer, and which of these count; each token counts once.
+
+    depth: that of all states. It has no masks.
+    """
     return _read(ops, dev, columns, depth, _widths(dev, depth))
 
 

@@ -16,11 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 from ...errors import Advice, ConstraintError
 from ...table.files_filter import FilesFilter
 from ...table.filter_bits import Runs, Words, count_before
-from ...table.kept import Kept
 from ...table.sharded_files import ItemOrder
 from ...table.sharded_matrix import ShardedMatrix, ShardLayout
 from ...table.sid_filter import SidFilter
 from ...table.sorted_matrix import SortedMatrix
+from ...table.weak_cache import Kept
 from .device_filters import filtered as with_filters
 from .device_live import Convert, DeviceLive
 from .device_live_shards import DeviceLiveShards

@@ -92,7 +92,7 @@ class StackBackend(Protocol):
         """Return the larger of two."""
 
     def smaller(self, a: Array, b: Array, /) -> Array:
-        """Return the smaller of two."""
+        """Return the smaller of two arrays, element by element."""
 
     def plus(self, a: Array, b: Array) -> Array:
         """Return the sum of distances, which does not overflow."""

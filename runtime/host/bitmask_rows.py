@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .team import own_threads
+from .thread_pool import own_threads
 
 _USUAL_THREADS = 8  # of the pool that calls share
 

@@ -52,8 +52,8 @@ def budget_of(table: HostTable) -> Budget:
 def tokens_left(remaining: NDArray[Any]) -> NDArray[np.int64]:
     """Return how many tokens may still be written (n,) as int64 from 0 to `UNREACHABLE`, of any type of integers.
 
-    Below 0 no more is allowed than at 0, and no end is as far as UNREACHABLE: masks are the same. Kernels take 1 from
-    the number, which would make the greatest number of the least.
+    Numbers below 0 become 0, and numbers above UNREACHABLE become UNREACHABLE: masks stay the same. Kernels subtract 1,
+    which would wrap around at the least integer.
 
     >>> tokens_left(np.array([-(2**63), 7, 2**63 - 1])).tolist()
     [0, 7, 2147483647]

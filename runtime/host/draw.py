@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from ...kernels.compiled import NativeLoop, intrinsic, kernel, native_loop
 from ...kernels.pointers import address_of, array_at
 from .logits import AHEAD, AT, COLUMNS, COUNT, END_OF_LOGITS, Logits
-from .orders import LONGEST, compose_row, sizes, stray_in
-from .team import Team, next_row, pays
+from .mask_jobs import LONGEST, compose_row, sizes, stray_in
+from .thread_pool import Team, next_row, pays
 
 WHOLE = 1024  # weights that are drawn from in one go; of more, first a block is drawn
 BLOCK = 256

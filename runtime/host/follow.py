@@ -24,7 +24,7 @@ from .table_pointers import (
     header_at,
     pointers_of,
 )
-from .team import Team, next_row
+from .thread_pool import Team, next_row
 
 _FEW_ROWS = 16  # whose tokens one thread has followed before another is awake
 _ROWS_AT_ONCE = 8  # whose tokens a thread follows before it looks for more

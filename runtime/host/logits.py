@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ...kernels.compiled import NativeLoop, intrinsic, kernel, native_loop
 from ...kernels.pointers import address_of, array_at
 from ...kernels.processor import stores_by_masks
-from .team import Team, next_row, own_threads, pays
+from .thread_pool import Team, next_row, own_threads, pays
 
 _BLOCK = 16  # words of a mask that are looked at together
 _LINE = 64  # bytes of a cache line

@@ -7,11 +7,11 @@ from typing import Any
 
 from ...lazy.lazy_table import LazyTable
 from ...lazy.protocol import LazyMachine
-from ...table.kept import Kept
 from ...table.sid_filter import SidFilter
 from ...table.snapshot import LiveFilter, Snapshot
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import TransitionTable
+from ...table.weak_cache import Kept
 from .ends_reader import EndsReader
 from .filtered_reader import FilteredReader
 from .host_reader import HostReader

@@ -28,9 +28,9 @@ from ...table.groups import (
     TokenClasses,
     TrieLevels,
 )
-from ...table.kept import Kept
 from ...table.nested_distances import Distances
 from ...table.states import NestedState
+from ...table.weak_cache import Kept
 
 ROWS, EOS, VOCAB_SIZE, SYMBOLS, WORDS, DEPTH, SLOTS, MOST_NEED, MOST_PUSHES, _FIRST = range(10)
 """Positions of the numbers that a header begins with."""

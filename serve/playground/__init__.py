@@ -1,1 +1,1 @@
-"""The page at /: its markup, style and script, which `maskwright.serve.play` sends as they are."""
+"""The page at /: its markup, style and script, which `maskwright.serve.playground_api` sends as they are."""

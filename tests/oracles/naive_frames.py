@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from maskwright.automata.codes import CALL, DEAD, KEEP, KEYS, RETURN, STRINGS, TEXTS
 from maskwright.automata.pushdown import PushdownMachine
+from maskwright.automata.state_ranges import CALL, DEAD, KEEP, KEYS, RETURN, STRINGS, TEXTS
 from maskwright.automata.word_tries import USE_FIRST, USE_SITE
 
 

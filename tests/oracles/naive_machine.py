@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from maskwright.automata.budget import Budget
-from maskwright.automata.codes import CALL, DEAD, KEEP, RETURN
+from maskwright.automata.state_ranges import CALL, DEAD, KEEP, RETURN
 from maskwright.compile.bind.link import link
 from maskwright.compile.json_schema.approximations import Approximations
 from maskwright.compile.json_schema.build import build

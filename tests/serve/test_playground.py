@@ -28,12 +28,12 @@ pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 httpx = pytest.importorskip("httpx")
 
-from maskwright.serve import loading, play  # noqa: E402
+from maskwright.serve import loading, playground_api  # noqa: E402
+from maskwright.serve.playground_trace import FORCED, MAY_END, RESPLIT, Walker  # noqa: E402
 from maskwright.serve.refusals import Refused  # noqa: E402
 from maskwright.serve.server import Server  # noqa: E402
 from maskwright.serve.service import Service  # noqa: E402
 from maskwright.serve.settings import Access, Limits  # noqa: E402
-from maskwright.serve.walk import FORCED, MAY_END, RESPLIT, Walker  # noqa: E402
 
 CITY = json.dumps(
     {
@@ -423,22 +423,24 @@ def test_a_source_that_explodes_stops_at_the_servers_budget():
 
 
 def test_the_longest_text_is_walked(service, monkeypatch):
-    monkeypatch.setattr("maskwright.serve.walk._SECONDS", 60.0)  # it takes one, unless others want the processor too
-    out = told(service, "step", "schema", '{"type": "array"}', text="[" + "1," * ((play.MOST_TEXT - 1) // 2))
+    monkeypatch.setattr(
+        "maskwright.serve.playground_trace._SECONDS", 60.0
+    )  # it takes one, unless others want the processor too
+    out = told(service, "step", "schema", '{"type": "array"}', text="[" + "1," * ((playground_api.MOST_TEXT - 1) // 2))
     assert len(out["tokens"]) > 30_000
 
 
 def test_a_walk_that_takes_too_long_is_refused(tables, monkeypatch):
-    monkeypatch.setattr("maskwright.serve.walk._SECONDS", 0.0)
+    monkeypatch.setattr("maskwright.serve.playground_trace._SECONDS", 0.0)
     with pytest.raises(Refused, match="take a shorter text"):
         Walker(BYTES).walk(tables["regex", "(abc|ab)*c"], b"abc", BYTES.encode(b"abc"))
 
 
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_walk_rests_most_of_the_time_while_others_are_busy(tables, monkeypatch, busy):
-    monkeypatch.setattr("maskwright.serve.walk._AT_ONCE", 0.0)
+    monkeypatch.setattr("maskwright.serve.playground_trace._AT_ONCE", 0.0)
     rests = []
-    monkeypatch.setattr("maskwright.serve.walk.time.sleep", rests.append)
+    monkeypatch.setattr("maskwright.serve.playground_trace.time.sleep", rests.append)
     Walker(BYTES).walk(tables["regex", "(abc|ab)*c"], b"ababc", BYTES.encode(b"ababc"), lambda: busy)
     assert bool(rests) == busy
 
@@ -446,17 +448,17 @@ def test_a_walk_rests_most_of_the_time_while_others_are_busy(tables, monkeypatch
 def test_a_full_queue_refuses_and_the_api_goes_on(service, monkeypatch):
     """All threads of the playground are held; another question is told so, and completions are written."""
     held, begun = threading.Event(), threading.Semaphore(0)
-    monkeypatch.setattr(play, "_WAITING", 0)
-    original = play.Playground.step
+    monkeypatch.setattr(playground_api, "_WAITING", 0)
+    original = playground_api.Playground.step
 
     def slow(self, asked, client):
         begun.release()
         assert held.wait(100)
         return original(self, asked, client)
 
-    monkeypatch.setattr(play.Playground, "step", slow)
-    with ThreadPoolExecutor(play._THREADS) as pool:
-        asked = [pool.submit(ask, service, "step", "regex", "a*", text="a") for _ in range(play._THREADS)]
+    monkeypatch.setattr(playground_api.Playground, "step", slow)
+    with ThreadPoolExecutor(playground_api._THREADS) as pool:
+        asked = [pool.submit(ask, service, "step", "regex", "a*", text="a") for _ in range(playground_api._THREADS)]
         try:
             for _ in asked:
                 assert begun.acquire(timeout=50)
@@ -475,7 +477,11 @@ def test_random_bodies_never_fail_the_server(service):
     values = [None, True, 0, -1, 10**30, "", "a", "\ud800", "\x00", [], {}, ["\ud800"], "schema", "(", "{", '{"a":1}']
     with httpx.Client(base_url=service.url, timeout=60) as client:
         for _ in range(300):
-            body = {"kind": rng.choice(list(play.KINDS)), "source": rng.choice(["a", "{}", "\ud800", "["]), "text": "a"}
+            body = {
+                "kind": rng.choice(list(playground_api.KINDS)),
+                "source": rng.choice(["a", "{}", "\ud800", "["]),
+                "text": "a",
+            }
             for _ in range(rng.randint(0, 3)):
                 names = ("kind", "source", "text", "step", "filter", "offset", "whitespace", "allow", "x")
                 body[rng.choice(names)] = rng.choice(values)

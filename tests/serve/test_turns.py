@@ -12,8 +12,8 @@ pytest.importorskip("fastapi")
 from hypothesis import given
 from hypothesis import strategies as st
 
+from maskwright.serve.fair_queue import Turns
 from maskwright.serve.refusals import Refused
-from maskwright.serve.turns import Turns
 
 
 async def settle():

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ....table.states import NestedState, configuration_out_of_range
 from ...host import draw as host_draw
-from ...host import orders
+from ...host import mask_jobs
 from ..device_live import DeviceLive
 from ..device_matrix import DeviceMatrix
 from ..device_table import AnyState
@@ -69,7 +69,7 @@ def draw_nested(
     given = in_memory(state)  # names keep what is converted: kernels are handed addresses
     room = None if remaining is None else remaining.long().clamp(min=0).contiguous()
     where = logits_at(logits)
-    order = orders.order_of(dev.host, addresses(given), 0 if room is None else room.data_ptr(), where)
+    order = mask_jobs.order_of(dev.host, addresses(given), 0 if room is None else room.data_ptr(), where)
     drawn = _drawn(order, logits, uniforms, filters, mass, dev.host.arrays.edges.token.dtype)
     if isinstance(drawn, int):
         raise configuration_out_of_range(dev.host, map_state(Tensor.numpy, state), drawn)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ....kernels.limits import UNREACHABLE
 from ....table.states import NestedState, configuration_out_of_range
+from ...host import mask_jobs, nested_masks
 from ...host import masks as host_masks
-from ...host import nested_masks, orders
-from ...host import team as host_team
+from ...host import thread_pool as host_team
 from .. import stepping
 from ..device_table import AnyState, DeviceCalls, check_floating, check_logits, check_remaining, check_rows
 from ..dispatch import by_kind
@@ -268,7 +268,7 @@ def _mask_on_host(dev: TorchTable, logits: Tensor, state: AnyState, remaining: T
     if team is not None and isinstance(state, NestedState) and host_team.pays(rows, columns, threads):
         given = in_memory(state)  # names keep what is converted: kernels are handed addresses
         room = None if remaining is None else remaining.long().clamp(min=0).contiguous()
-        stray = orders.apply_nested(
+        stray = mask_jobs.apply_nested(
             dev.host, addresses(given), 0 if room is None else room.data_ptr(), logits_at(logits), threads, team
         )
         if stray >= 0:

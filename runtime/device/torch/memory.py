@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ....table.states import NestedState
 from ...host import logits as host_logits
-from ...host import team as host_team
+from ...host import thread_pool as host_team
 from . import compat
 
 SAME_SIZE = {

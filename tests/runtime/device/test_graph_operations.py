@@ -24,7 +24,7 @@ from maskwright.runtime.decode.beam import beam_search
 from maskwright.runtime.device.device_table import State
 from maskwright.runtime.host import logits as host_logits
 from maskwright.runtime.host import masks as host_masks
-from maskwright.runtime.host import team as host_team
+from maskwright.runtime.host import thread_pool as host_team
 from tests.oracles import naive
 from tests.runtime.device.interpreted import run_interpreted
 from tests.strategies.tables import table_of
@@ -544,7 +544,7 @@ def test_threads_work_in_a_forked_process():
 import os, warnings
 import numpy as np
 from maskwright.runtime.host import masks as host_masks
-from maskwright.runtime.host import team as host_team
+from maskwright.runtime.host import thread_pool as host_team
 from maskwright.runtime.host import logits as host_logits
 warnings.simplefilter("ignore")
 logits = np.ones((8, 1 << 17), np.int32)

@@ -22,8 +22,8 @@ from maskwright.runtime.device import device_table
 from maskwright.runtime.device.device_table import State
 from maskwright.runtime.host import follow as host_follow
 from maskwright.runtime.host import logits as host_logits
-from maskwright.runtime.host import orders
-from maskwright.runtime.host import team as host_team
+from maskwright.runtime.host import mask_jobs
+from maskwright.runtime.host import thread_pool as host_team
 from maskwright.runtime.numpy_moves import configurations_of
 from maskwright.table.states import NestedState
 from tests.marks import marked
@@ -201,8 +201,8 @@ def test_threads_mask_rows_wherever_they_lie(kind, many, monkeypatch):
     state = NestedState(*(torch.tensor(part) for part in expected))
     others = NestedState(state.node.int(), state.stack.long(), state.height.long().repeat_interleave(2)[::2])
     taken = []
-    given_ = orders.apply_nested
-    monkeypatch.setattr(orders, "apply_nested", lambda *each: taken.append(1) or given_(*each))
+    given_ = mask_jobs.apply_nested
+    monkeypatch.setattr(mask_jobs, "apply_nested", lambda *each: taken.append(1) or given_(*each))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     for places in (state, others):
         for left in (None, torch.arange(rows) % 9):

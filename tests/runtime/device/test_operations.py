@@ -596,7 +596,7 @@ def test_the_threads_of_torch_write_what_one_thread_would(kind, threads):
     torch = pytest.importorskip("torch")
     from maskwright.runtime.device.torch import memory
     from maskwright.runtime.host import logits as host_logits
-    from maskwright.runtime.host import team as host_team
+    from maskwright.runtime.host import thread_pool as host_team
 
     team = memory._team()
     if sys.platform == "linux":

@@ -27,10 +27,10 @@ from ..compile.json_schema.layout import Whitespace
 from ..errors import ConstraintError, TableError
 from ..lazy.lazy_table import Compiled, LazyTable
 from .constraints import Constraint
+from .playground_trace import Place, Walker
 from .refusals import Refused, of_constraint, said
 from .requests import Keywords
 from .service import Service
-from .walk import Place, Walker
 
 MOST_TEXT = 32 << 10
 """Most bytes of a text to walk through a table."""

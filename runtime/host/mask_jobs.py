@@ -31,7 +31,7 @@ from .table_pointers import (
     leaves_of,
     pointers_of,
 )
-from .team import Team, next_row
+from .thread_pool import Team, next_row
 
 _NODE, _STACK, _HEIGHT, _ROOM, _HEADER, _STRAY, _BUDGET = range(END_OF_LOGITS, END_OF_LOGITS + 7)
 LONGEST = _BUDGET + 10  # of an order; one without `room` ends before the budget
