@@ -16,7 +16,7 @@ from maskwright.runtime.arena.arena import check_held
 from maskwright.runtime.decode import beam_search, sample, sample_unbiased
 from maskwright.runtime.device.device_table import FilteredState
 from maskwright.table.filter_bits import booleans_of
-from maskwright.table.weak_cache_edges import kept_edges
+from maskwright.table.kept_edges import kept_edges
 from tests.marks import marked
 from tests.oracles import naive
 from tests.runtime.device.test_operations import ALL, backend, out
