@@ -17,7 +17,7 @@ from typing import Any
 from ..compile.cache.cache import Cache, NotCompiledError
 from ..compile.cache.compilers import Compilers, allowance
 from ..compile.json_schema.source import text_of
-from ..errors import ConstraintError, NoTableError, ProcessError, SchemaError, Unenforced
+from ..errors import Advice, BudgetError, ConstraintError, NoTableError, ProcessError, SchemaError, Unenforced
 from ..first_use import use
 from ..lazy.lazy_table import Compiled, LazyTable
 from ..runtime.host.matcher import Matcher
@@ -433,6 +433,13 @@ class Service:
             return
         try:  # the engine does the same; this thread finds what it needs to know for that
             Matcher(table, self.loaded.vocabulary, max_tokens=max_tokens, may_complete=False)
+        except BudgetError as error:  # of the half second that reading may take at a time, which no option changes
+            smaller = [Advice("Make the constraint smaller")]
+            late = BudgetError(
+                "it takes too long to find how a text ends", limit=error.limit, allowed=error.allowed,
+                reached=error.reached, remedies=smaller,
+            )  # fmt: skip
+            raise of_constraint(late, constraint.param) from None
         except ConstraintError as error:
             raise of_constraint(error, constraint.param, "constraint_without_table") from None
         except ValueError as error:

@@ -36,7 +36,7 @@ class ShortTexts:
     def __init__(self, values: OpenValues, witness: Witness, characters: Sequence[str]) -> None:
         self._values, self._witness = values, witness
         self._characters = [(self._spelt(each), each) for each in characters]
-        self._ways: dict[Frame, _Way] = {}  # (None, bytes, the frames that they lead to)
+        self._ways: dict[Frame, tuple[bytes, Frames]] = {}  # what a text goes on with, and the frames to end then
         self._lengths: dict[Frame, int] = {}
         self._open: set[Frame] = set()  # frames of searches that have not ended
         self._failed: set[Frame] = set()
@@ -70,7 +70,7 @@ class ShortTexts:
         while left:
             here = left.pop()
             if here.levels:
-                _, own, frames = self._ways[here]
+                own, frames = self._ways[here]
                 text += own
                 left += frames  # the innermost last, which is written first
         return bytes(text)
@@ -88,7 +88,7 @@ class ShortTexts:
             if not own or None in own:
                 return False
             text += (comma + b"".join(each or b"" for each in own)) * number
-        self._ways[frame], self._lengths[frame] = (None, bytes(text) + b"]", ()), len(text) + 1
+        self._ways[frame], self._lengths[frame] = (bytes(text) + b"]", ()), len(text) + 1
         return True
 
     def _search(self, start: Frame) -> bool:
@@ -112,7 +112,7 @@ class ShortTexts:
             moves = self._moves(frame) if moves is None else moves
             for text, move in moves:
                 frames = values.settled(move)
-                if frames is None or frames[0] in came or not self._may_live(frames, count > _CAREFUL):
+                if frames is None or frames[0] in came or not self._witness.may_live(frames, count > _CAREFUL):
                     continue
                 if all(not each.levels or each in lengths for each in frames):
                     self._keep(frame, text, frames)
@@ -131,14 +131,10 @@ class ShortTexts:
         """Return about how much must be written until frames have ended."""
         return sum([self._values.schema.estimate(each.formula) for each in frames]) + 2 * len(frames[0].levels)
 
-    def _may_live(self, frames: Frames, careful: bool) -> bool:
-        """Return whether all of some frames can be completed, as far as that is known, or with care is soon found."""
-        return self._witness.may_live(frames, careful)
-
     def _keep(self, frame: Frame, text: bytes, frames: Frames) -> None:
         """Note the bytes that end a frame: some, and those of the frames that they lead to."""
         self._witness.note_live(frame)
-        self._ways[frame] = None, text, frames
+        self._ways[frame] = text, frames
         self._lengths[frame] = len(text) + sum([self._lengths.get(each, 0) for each in frames])
 
     def _note(self, frame: Frame, came: dict[Frame, _Way]) -> None:

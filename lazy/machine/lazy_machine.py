@@ -54,7 +54,7 @@ class ByteMachine:
         self.depth = MOST_DEPTH if frames else 0
         self._kernels = entry_points()
         self._lock = threading.RLock()
-        self._memory = memory = MachineMemory(rules, vocabulary, self._guard)
+        self._memory = memory = MachineMemory(rules, vocabulary)
         self._header, self._header_at = memory.header, address_of(memory.header)
         self._inner = int(memory.header[NUM_INNER])
         self._tokens, self._eos = vocabulary.tokens, vocabulary.eos
@@ -172,7 +172,7 @@ class ByteMachine:
     def nearest(self, node: int, stack: Any) -> int:
         """Return the bytes of a text that ends all that is open, which are as many tokens; 2**30 or more if unknown."""
         state, inner = divmod(node, self._inner)
-        with self._lock:
+        with self._lock, self._guard.begin():
             found = self._memory.bytes_to_end(state, inner)
             return found + sum(self._memory.bytes_to_end(site, 0) for site in stack.as_array().tolist())
 
@@ -184,7 +184,7 @@ class ByteMachine:
     def text_to_end(self, node: int, stack: Any) -> list[int] | None:
         """Return tokens of one byte each, as many as `nearest` says, that end all that is open; None if not known."""
         state, inner = divmod(node, self._inner)
-        with self._lock:
+        with self._lock, self._guard.begin():
             first, inside = self._memory.out_of_character(state, inner) if inner else (b"", (state,))
             text = bytearray(first)
             for each in (*inside, *reversed(stack.as_array().tolist())):
@@ -199,7 +199,7 @@ class ByteMachine:
         buffer = self._buffers.take()
         mask = buffer.shown
         sites = stack.sites()
-        with self._lock:
+        with self._lock, self._guard.begin():
             self._memory.room_for_frames(len(sites) // 4)
             self._memory.bound_frames(stack.as_array().tolist())
             self._walk(node, sites, buffer.at, room)
@@ -223,21 +223,26 @@ class ByteMachine:
             return None
         sites = stack.top(_SITES_AT_ONCE) if self.depth else b""
         with self._lock:
-            while True:
-                is_all = not self.depth or len(sites) >= 4 * stack.height
-                self._memory.room_for_frames(len(sites) // 4)
-                place, popped, pushed = self._kernels.read_token(self._header_at, node, text, sites, is_all)
-                if place >= 0:
-                    break
-                if place == DONE:
-                    with self._guard.begin():
+            place, popped, pushed = self._read(node, stack, text, sites)
+            if place == DONE:
+                with self._guard.begin():
+                    while place == DONE:
                         self._make(popped)
-                elif place == NEEDS_SITES:
-                    sites = stack.top(len(sites))  # four times as many
-                else:
-                    return None
+                        place, popped, pushed = self._read(node, stack, text, sites)
+            if place < 0:
+                return None
             for _ in range(popped):
                 stack = stack.below
             for site in self._memory.pushed[:pushed].tolist():
                 stack = push(stack, site)
         return place, stack
+
+    def _read(self, node: int, stack: Any, text: bytes, sites: bytes) -> tuple[int, int, int]:
+        """Return what `read_token` does, with as many sites of the stack as it needs; REFUSED, or DONE for a row."""
+        while True:
+            is_all = not self.depth or len(sites) >= 4 * stack.height
+            self._memory.room_for_frames(len(sites) // 4)
+            found: tuple[int, int, int] = self._kernels.read_token(self._header_at, node, text, sites, is_all)
+            if found[0] != NEEDS_SITES:
+                return found
+            sites = stack.top(len(sites))  # four times as many

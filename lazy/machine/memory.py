@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.alphabet import NOTHING, Alphabet
-from ...automata.budget import Budget
 from ...kernels.pointers import put
 from ...vocabulary.characters import BEHIND, BYTE_GROUP, UNCLEAN
 from ...vocabulary.vocabulary import Vocabulary
@@ -58,9 +57,8 @@ _MOST_TOKENS = 256  # masks that are kept of a vocabulary
 class MachineMemory:
     """The header of a lazy machine and the arrays whose addresses are in it. `make` makes the row of a state."""
 
-    def __init__(self, rules: Rules, vocabulary: Vocabulary, guard: Budget) -> None:
-        """guard: limits the seconds of a search for ends."""
-        self._rules, self._guard = rules, guard
+    def __init__(self, rules: Rules, vocabulary: Vocabulary) -> None:
+        self._rules = rules
         self.header = np.zeros(HEADER, np.int64)
         self._arrays: dict[int, NDArray[Any]] = {}
         self.num_rows = self._num_cells = self._num_calls = self._num_call_states = 0
@@ -228,12 +226,10 @@ class MachineMemory:
         wanted = {*named, *states}
         ends = self._lengthen(AT_ENDS, max(size, 1 + max(wanted, default=0)), NO_BOUND)
         missing = [state for state in wanted if ends[state, 0] == NO_BOUND]
-        if missing:
-            with self._guard.begin():
-                for state in missing:
-                    length = min(found.of(state), UNKNOWN)
-                    ends = self._arrays[AT_ENDS]  # another, if it grew meanwhile
-                    ends[state, 0], ends[state, 2] = length, 0
+        for state in missing:
+            length = min(found.of(state), UNKNOWN)
+            ends = self._arrays[AT_ENDS]  # another, if it grew meanwhile
+            ends[state, 0], ends[state, 2] = length, 0
         self._num_bound = stop
         return ends
 

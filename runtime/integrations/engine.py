@@ -144,9 +144,9 @@ class Engine:
 
         prompt: tokens, one at least. table: what may be written, a constraint of any kind. max_tokens: the most that is
         written, EOS not counted. complete: whether a sequence by a table is complete by then; otherwise it may be cut
-        ("length"). No table is worked out for that: near the end, tokens of a lazy table are left out behind which no
-        end is known to be in reach. Filters and temperature: as of `sample`. seed: of its random numbers. jump: whether
-        forced text is written without asking the model.
+        ("length"). A lazy table that has bounds is not worked out for that: near the end, tokens are left out behind
+        which no end is known to be in reach. Filters and temperature: as of `sample`. seed: of its random numbers.
+        jump: whether forced text is written without asking the model.
 
         Raises TypeError, ValueError, VocabularyMismatchError; ConstraintError where it cannot be promised that the
         sequence is complete in time, as of a grammar without a finite table.

@@ -66,6 +66,23 @@ def test_bombs_of_one_client_are_refused_by_their_budget_and_hold_up_nobody_else
         assert service.turns.waiting == service.open == 0
 
 
+def test_a_constraint_whose_ends_take_long_to_find_is_refused_and_holds_up_nobody():
+    with running(limits=Limits(compile_processes=1)) as service, client_from("127.0.0.2", service) as ask:
+        assert ask(guided_regex="[ab]{3}").status_code == 200
+        pattern = "(?=.*a.{20}b)(?=.*c.{25}d)(?=.*e.{22}f).*x.{30}"
+        found = []
+        hostile = threading.Thread(target=lambda: found.append(ask(guided_regex=pattern, max_tokens=120)))
+        began = time.monotonic()
+        hostile.start()
+        with client_from("127.0.0.3", service) as good:
+            assert good(guided_regex="[ab]{3}").status_code == 200
+        assert time.monotonic() - began < 10
+        hostile.join()
+        error = found[0].json()["error"]
+        assert (error["code"], error["limit"]) == ("constraint_too_expensive", "seconds")
+        assert "Make the constraint smaller" in error["message"]
+
+
 class Gate:
     """Compiles here, each job once it is let through."""
 
