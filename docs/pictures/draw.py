@@ -258,6 +258,70 @@ def shared_mask() -> str:
     return picture.svg()
 
 
+def exits() -> str:
+    """Draw the stack of a table with calls under a text, and how one token leaves two frames."""
+    vocab = mw.Vocabulary.from_bytes([b"", b"(", b")", b"))", b"x"], eos=0)
+    table = mw.compile_grammar('start: "x" | "(" start ")"', vocab).to_table()
+    tokens, matcher = [*vocab.encode("((x"), 3], mw.Matcher(table, vocab)
+    picture = Picture(860, 394, "The stack under the text ((x)), and how the token )) leaves two frames")
+    places = [(matcher.state, list(matcher.stack))]
+    for token in tokens:
+        assert matcher.advance(token)
+        places.append((matcher.state, list(matcher.stack)))
+    assert matcher.is_accepting
+    picture.text(20, 32, "Rows and stack", "left b")
+    for at, (state, stack) in enumerate(places):
+        x = 20 + at * 176
+        picture.box(x, 118, 116, 34, "row")
+        picture.text(x + 58, 140, f"row {state}", "b")
+        for height, site in enumerate(stack):
+            picture.box(x + 14, 84 - 32 * height, 88, 26, "warm", 3)
+            picture.text(x + 58, 102 - 32 * height, f"site {site}", "s")
+        if not stack:
+            picture.text(x + 58, 102, "empty stack", "s faint")
+        if at < len(tokens):
+            picture.path(f"M{x + 116} 135H{x + 175}")
+            picture.text(x + 146, 128, vocab.tokens[tokens[at]].decode(), "code")
+
+    (before, stack), token, (after, _) = places[-2], tokens[-1], places[-1]
+    wide, top = 92, 262
+    picture.text(20, 200, f"The exit {vocab.tokens[token].decode()} of row {before}, step by step", "left b")
+    listed = table.exits.of_row[before]
+    entries = slice(*table.exits.start[listed : listed + 2])
+    texts = [vocab.tokens[each].decode() for each in table.exits.token[entries]]
+    rows: list[tuple[Any, int]] = list(zip(texts, table.exits.symbol[entries].tolist(), strict=True))
+    lists = [(f"exit list of row {before}", ("token", "symbol"), rows)]
+    for where, site in zip(("on top", "below it"), reversed(stack), strict=True):
+        entries = slice(*table.sites.start[site : site + 2])
+        rows = list(zip(table.sites.symbol[entries].tolist(), table.sites.target[entries].tolist(), strict=True))
+        lists.append((f"site {site}, {where}", ("symbol", "target"), rows))
+    key: Any = vocab.tokens[token].decode()
+    for at, (name, (of_key, of_value), rows) in enumerate(lists):
+        x = 20 + at * 270
+        picture.text(x + wide, top - 30, name)
+        picture.text(x + wide / 2, top - 8, of_key, "s faint")
+        picture.text(x + 1.5 * wide, top - 8, of_value, "s faint")
+        used = [row[0] for row in rows].index(key)
+        for line, row in enumerate(rows):
+            picture.cells(x, top + 28 * line, row, "warm" if line == used else "box", wide)
+        key = rows[used][1] if at == 0 else -1 - rows[used][1]
+        y, to_x = top + 28 * used + 13, x + 270 if at < 2 else x + 234
+        to_y = top + 13 + 28 * ([row[0] for row in lists[at + 1][2]].index(key) if at < 2 else 0)
+        picture.path(f"M{x + 2 * wide} {y}C{x + 2 * wide + 44} {y} {to_x - 46} {to_y} {to_x - 1} {to_y}")
+    assert rows[used][1] == after
+    picture.box(794, top - 4, 50, 34, "row")
+    picture.text(819, top + 18, f"row {after}", "s b")
+    notes = (
+        ("The token ends the inner brackets.", "One byte, ), is left over: symbol 1."),
+        ("A target of -1 - y leaves this frame", "too, with symbol y: here 0."),
+        ("Brackets ended, no byte is left:", f"go on in row {after}, where a text may end."),
+    )
+    for at, lines in enumerate(notes):
+        for line, words in enumerate(lines):
+            picture.text(20 + 270 * at, 352 + 20 * line, words, "left s")
+    return picture.svg()
+
+
 def dense_head() -> str:
     """Draw a trie whose root has a mask, whose next rows have edges, and whose rest are tails."""
     sids = [[0, 2, 5, 1], [0, 2, 7, 3], [1, 1, 0, 6], [2, 0, 4, 4], [2, 3, 1, 2], [2, 6, 6, 0], [4, 7, 2, 5],
@@ -299,6 +363,7 @@ def dense_head() -> str:
 PICTURES: dict[str, Callable[[], str]] = {
     "arrays": arrays,
     "shared_mask": shared_mask,
+    "exits": exits,
     "dense_head": dense_head,
 }
 """What is drawn, by the name of its file."""
