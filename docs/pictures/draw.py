@@ -360,11 +360,67 @@ def dense_head() -> str:
     return picture.svg()
 
 
+def lazy_machine() -> str:
+    """Draw the rows that a lazy machine makes under a text."""
+    repeats, text = 12, "abba"
+    pattern = f"[ab]*a[ab]{{{repeats}}}"
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
+    lazy = mw.compile_regex(pattern, vocab)
+    assert isinstance(lazy, mw.LazyTable)
+    assert lazy.machine is not None
+    matcher, made = mw.Matcher(lazy, vocab), [lazy.machine.num_states]
+    for token in vocab.encode(text):
+        assert matcher.advance(token)
+        made.append(lazy.machine.num_states)
+
+    def formula(so_far: str) -> list[str]:  # an `a` so many characters back asks for the others
+        back = [len(so_far) - at for at, letter in enumerate(so_far) if letter == "a"]
+        return ["P", *(f"[ab]{{{repeats + 1 - n}}}" for n in back)]
+
+    states = [formula(text[:at]) for at in range(len(text) + 1)]
+    assert made == [1, *range(1, len(text) + 1)]  # the start's, then that of each state that a token left
+    whole = len(lazy.to_table().rows.edge_start) - 1
+    picture = Picture(860, 340, f"The rows that a lazy machine of {pattern} makes under the text {text}")
+    picture.text(20, 34, "P  =", "left")
+    picture.text(56, 34, pattern, "left code")
+    for at, parts in enumerate(states):
+        x, is_last = 20 + 172 * at, at == len(text)
+        picture.box(x, 56, 122, 88, "ghost" if is_last else "row")
+        for line, words in enumerate(parts):
+            picture.text(x + 61, 80 + 24 * line, words if line == 0 else f"or {words}", "code")
+        if is_last:
+            picture.text(x + 61, 164, "no row until the", "s faint")
+            picture.text(x + 61, 181, "next step asks", "s faint")
+        else:
+            other = "b" if text[at] == "a" else "a"
+            picture.path(f"M{x + 122} 100H{x + 171}")
+            picture.text(x + 146, 93, text[at], "code")
+            if formula(text[:at] + other) == parts:
+                picture.path(f"M{x + 40} 144C{x + 34} 190 {x + 88} 190 {x + 82} 145")
+                picture.text(x + 61, 196, other, "code")
+            else:
+                picture.path(f"M{x + 61} 144V187")
+                picture.text(x + 50, 168, other, "code")
+                picture.box(x, 188, 122, 28, "ghost")
+                picture.text(x + 61, 207, "no row yet", "s faint")
+        picture.text(x + 61, 276, text[:at] or "(no text)", "code" if at else "s")
+        picture.cells(x + 38, 288, [made[at]], "row")
+    picture.text(
+        20,
+        250,
+        "Text so far, and rows made. Reading a token makes the row of the state that it leaves.",
+        "left s faint",
+    )
+    picture.text(840, 34, f"The whole table has {whole:,} rows.", "right s faint")
+    return picture.svg()
+
+
 PICTURES: dict[str, Callable[[], str]] = {
     "arrays": arrays,
     "shared_mask": shared_mask,
     "exits": exits,
     "dense_head": dense_head,
+    "lazy_machine": lazy_machine,
 }
 """What is drawn, by the name of its file."""
 
