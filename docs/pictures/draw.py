@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import maskwright as mw
+from maskwright.runtime import numpy_ops
+from maskwright.runtime.decode import beam_search
 
 STYLE = """<style>
 text { fill: #1f2328; font: 14px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; text-anchor: middle }
@@ -415,12 +417,71 @@ def lazy_machine() -> str:
     return picture.svg()
 
 
+def filtered_beams() -> str:
+    """Draw a beam search of width 2 under a filter, with every edge of the trie."""
+    sids = [[0, 1, 2], [0, 1, 4], [0, 3, 1], [2, 0, 5], [2, 4, 1], [3, 2, 0], [3, 5, 5]]
+    keep = np.array([True, False, True, False, False, True, True])
+    model: dict[tuple[int, ...], dict[int, float]] = {  # the probabilities of tokens behind each prefix
+        (): {0: 0.3, 2: 0.5, 3: 0.2}, (0,): {1: 0.6, 3: 0.4}, (2,): {0: 0.5, 4: 0.5}, (3,): {2: 0.7, 5: 0.3},
+        (0, 1): {2: 0.3, 4: 0.7}, (0, 3): {1: 1.0}, (2, 0): {5: 1.0}, (2, 4): {1: 1.0}, (3, 2): {0: 1.0},
+        (3, 5): {5: 1.0},
+    }  # fmt: skip
+    table = mw.compile_sids(sids, vocab_size=6)
+    live: set[tuple[int, ...]] = set()
+
+    def step(tokens: Any, cache: Any, t: int) -> tuple[Any, Any]:
+        if t:
+            cache[:, t - 1] = tokens
+        so_far = [tuple(row[:t].tolist()) for row in cache]
+        live.update(so_far)
+        with np.errstate(divide="ignore"):
+            logits = np.log([[model[each].get(token, 0.0) for token in range(6)] for each in so_far])
+        return logits.astype(np.float32), cache
+
+    chosen = mw.filter_sids(table, keep)
+    dev = numpy_ops.filtered(numpy_ops.put(table), [chosen])
+    out = beam_search(step, np.zeros((2, 3), np.int64), dev, ops=numpy_ops, batch=1, beams=2, max_length=3)
+    best = [tuple(row.tolist()) for row in out.tokens[0]]
+    live.update(best)
+    kept = {tuple(row[:n]) for row, wanted in zip(sids, keep, strict=True) if wanted for n in range(4)}
+
+    picture = Picture(860, 450, "A beam search of width 2 under a filter that leaves three items out")
+    for depth in range(4):
+        picture.text(70 + 190 * depth, 30, f"step {depth}" if depth else "start", "faint s")
+    chance: dict[tuple[int, ...], float] = {(): 1.0}
+    for node in nodes(trie(table, 62, 46)):
+        x = 70 + 190 * len(node.tokens)
+        kind = "ghost" if node.tokens not in kept else "good" if node.tokens in live else "box"
+        picture.box(x - 32, node.y - 14, 64, 28, kind)
+        picture.text(x, node.y + 5, f"{chance[node.tokens]:.2g}", "faint" if kind == "ghost" else "")
+        for each in node.below:
+            token = each.tokens[-1]
+            chance[each.tokens] = chance[node.tokens] * model[node.tokens][token]
+            line = "ghost" if each.tokens not in kept else "hot" if each.tokens in live else "line"
+            words = f"{token}: {model[node.tokens][token]:.2g}"
+            branch(picture, x + 32, node.y, x + 157, each.y, words, line, tip=line == "line")
+        if not node.below:
+            item = sids.index(list(node.tokens))
+            rank = f", result {best.index(node.tokens) + 1}" if node.tokens in best else ""
+            picture.text(x + 42, node.y + 5, f"item {item}{rank}", "left s" if keep[item] else "left s faint")
+    np.testing.assert_allclose(np.exp(out.scores[0]), [chance[each] for each in best], rtol=1e-5)
+    picture.text(
+        20, 432, "On each edge: token and probability. In each box: probability of the sequence.", "left s faint"
+    )
+    picture.legend(
+        390, (20, "good", "live beam"), (140, "box", "cut: not among the best two"),
+        (380, "ghost", "no kept item below it: never offered"),
+    )  # fmt: skip
+    return picture.svg()
+
+
 PICTURES: dict[str, Callable[[], str]] = {
     "arrays": arrays,
     "shared_mask": shared_mask,
     "exits": exits,
     "dense_head": dense_head,
     "lazy_machine": lazy_machine,
+    "filtered_beams": filtered_beams,
 }
 """What is drawn, by the name of its file."""
 
