@@ -192,7 +192,7 @@ def test_bytes_of_an_arena_are_those_of_the_page():
         states=999, edges=999, bases=99, base_targets=99, masks=16, lists=64, classes=999, exits=999, sites=99,
         site_entries=999, actions=99, pushes=99,
     )  # fmt: skip
-    told = cells(page.partition("## Choosing")[2].partition("\n\nWhat several")[0])
+    told = cells(page.partition("## Choosing")[2].partition("\n\nEntries that several")[0])
     del told["Capacity"]  # the heading
     assert len(told) == 12
     for name, rest in told.items():
