@@ -63,7 +63,7 @@ def test_every_keyword_is_on_the_page():
 
 
 def test_keywords_that_allow_may_name_have_a_line_that_says_what_is_accepted():
-    refused = cells(section("json_schema.md", "What is refused"))
+    refused = cells(section("json_schema.md", "Refusals"))
     assert set(refused) - {"idn-hostname"} == ALLOWED
 
 
@@ -140,7 +140,7 @@ def test_every_field_of_the_files_header_is_on_the_page(tmp_path):
 def test_every_format_of_structural_tags_is_on_the_page():
     told = cells(section("tags.md", "As JSON"))
     assert set(told) == set(reading._KINDS)
-    refused = cells(section("tags.md", "What is refused"))
+    refused = cells(section("tags.md", "Refusals"))
     assert set(reading._REFUSED) <= set(refused)
 
 
