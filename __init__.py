@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import errors as errors
     from .automata.budget import Budget
     from .compile.cache.cache import Cache
     from .compile.catalogue import Catalogue
@@ -21,25 +22,6 @@ if TYPE_CHECKING:
     from .compile.tags.build import compile_structural_tag
     from .compile.tags.tagged_text import SpecialToken, Tag, TaggedText
     from .compile.text import compile_choices, compile_regex
-    from .errors import (
-        ArenaError,
-        BudgetError,
-        ConstraintError,
-        DataError,
-        GrammarError,
-        KernelError,
-        MaskwrightError,
-        MissingDependencyError,
-        NoTableError,
-        ProcessError,
-        RegexError,
-        SchemaError,
-        TableError,
-        TableFileError,
-        Unenforced,
-        UnenforcedWarning,
-        VocabularyMismatchError,
-    )
     from .first_use import warm
     from .lazy.lazy_table import LazyTable
     from .runtime.arena.arena import Arena
@@ -62,44 +44,27 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Arena",
-    "ArenaError",
     "Budget",
-    "BudgetError",
     "Cache",
     "Capacity",
     "Catalogue",
-    "ConstraintError",
-    "DataError",
     "FilesFilter",
-    "GrammarError",
-    "KernelError",
     "LazyTable",
     "LiveCatalogue",
     "LiveFilter",
     "LiveSids",
     "Manifest",
-    "MaskwrightError",
     "Matcher",
-    "MissingDependencyError",
-    "NoTableError",
-    "ProcessError",
-    "RegexError",
-    "SchemaError",
     "ShardedFiles",
     "ShardedMatrix",
     "SidFilter",
     "Snapshot",
     "SortedMatrix",
     "SpecialToken",
-    "TableError",
-    "TableFileError",
     "Tag",
     "TaggedText",
     "TransitionTable",
-    "Unenforced",
-    "UnenforcedWarning",
     "Vocabulary",
-    "VocabularyMismatchError",
     "build_shards",
     "compile_choices",
     "compile_grammar",
@@ -130,25 +95,6 @@ _NAMES = {
     "compile.tags.build": ("compile_structural_tag",),
     "compile.tags.tagged_text": ("SpecialToken", "Tag", "TaggedText"),
     "compile.text": ("compile_choices", "compile_regex"),
-    "errors": (
-        "ArenaError",
-        "BudgetError",
-        "ConstraintError",
-        "DataError",
-        "GrammarError",
-        "KernelError",
-        "MaskwrightError",
-        "MissingDependencyError",
-        "NoTableError",
-        "ProcessError",
-        "RegexError",
-        "SchemaError",
-        "TableError",
-        "TableFileError",
-        "Unenforced",
-        "UnenforcedWarning",
-        "VocabularyMismatchError",
-    ),
     "first_use": ("warm",),
     "lazy.lazy_table": ("LazyTable",),
     "runtime.arena.arena": ("Arena",),
@@ -169,7 +115,7 @@ _NAMES = {
 }
 """Public names, by the file that each is imported from."""
 _FILES = {name: file for file, names in _NAMES.items() for name in names}
-_PACKAGES = frozenset(file.partition(".")[0] for file in _NAMES) | {"kernels"}
+_PACKAGES = frozenset(file.partition(".")[0] for file in _NAMES) | {"errors", "kernels"}
 
 
 def __getattr__(name: str) -> Any:

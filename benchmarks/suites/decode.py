@@ -335,7 +335,7 @@ def families(path: Path, most: int) -> list[Record]:
             whitespace: Whitespace = "spaced" if form == "separators given" else "flexible"
             try:
                 table = mw.compile_json_schema(case["schema"], vocab, whitespace=whitespace)
-            except mw.ConstraintError:
+            except mw.errors.ConstraintError:
                 continue
             for test in case["tests"]:
                 text = json.dumps(test["data"], ensure_ascii=False).encode("utf-8", "surrogatepass")

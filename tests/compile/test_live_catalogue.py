@@ -131,7 +131,7 @@ def test_what_cannot_be_done_is_refused_by_name_and_changes_nothing(tmp_path):
         (lambda: shop.live.publish().filter([True]), r"keep has shape \(1,\), .* each of the 60 rows of items"),
         (lambda: shop.live.publish().items([0], filters=shop.catalogue.filter([True] * 60)), "of another catalogue"),
     ):
-        with pytest.raises(mw.ConstraintError, match=message):
+        with pytest.raises(mw.errors.ConstraintError, match=message):
             change()
     with pytest.raises(TypeError, match="must be a Catalogue"):
         mw.LiveCatalogue(shop.catalogue.table)
@@ -139,12 +139,12 @@ def test_what_cannot_be_done_is_refused_by_name_and_changes_nothing(tmp_path):
     assert shop.live.num_delta == 0
     with pytest.raises(TypeError, match="knows sequences, not items"):
         mw.LiveSids(shop.catalogue.table).publish().input_rows([0])
-    with pytest.raises(mw.TableError, match="knows no items"):
+    with pytest.raises(mw.errors.TableError, match="knows no items"):
         mw.Catalogue(mw.LiveSids(shop.catalogue.table).publish(), shop.catalogue.ids, shop.catalogue.code_tokens)
     shop.live.catalogue().save(tmp_path / "file")
     assert list(mw.Catalogue.load(tmp_path / "file").ids) == [item for item, _ in shop.rows]
     shop.live.delete([item for item, _ in shop.rows])
-    with pytest.raises(mw.ConstraintError, match="no item left"):
+    with pytest.raises(mw.errors.ConstraintError, match="no item left"):
         shop.live.catalogue()
 
 
@@ -178,9 +178,9 @@ def of_codes(codes, ids, vocab_size):
 def test_a_filter_is_taken_over_within_its_catalogue_alone():
     one, other = (of_codes([[3, 1], [3, 0]], ["a", "b"], 8) for _ in range(2))
     kept = one.publish().filter([True, False])
-    with pytest.raises(mw.ConstraintError, match="of another live catalogue"):
+    with pytest.raises(mw.errors.ConstraintError, match="of another live catalogue"):
         kept.at(other.publish().table, new=False)
-    with pytest.raises(mw.ConstraintError, match="with other tokens"):
+    with pytest.raises(mw.errors.ConstraintError, match="with other tokens"):
         kept.at(of_codes([[3, 1, 1]], ["a"], 8).publish().table, new=False)
     one.insert([[2, 2]], ["c"])
     assert kept.at(one.publish().table, new=np.True_).num_sequences == 2

@@ -134,13 +134,13 @@ def test_a_log_that_does_not_fit_is_refused_by_name(tmp_path):
     first = shop.log.stat().st_size
     shop.insert()
     shop.delete()
-    with pytest.raises(mw.TableFileError, match="another live set writes to"):
+    with pytest.raises(mw.errors.TableFileError, match="another live set writes to"):
         mw.LiveCatalogue(shop.catalogue, log=shop.log)
     shop.live.close()
     data = bytearray(shop.log.read_bytes())
     data[first + 12] ^= 1
     (tmp_path / "damaged").write_bytes(data)
-    with pytest.raises(mw.TableFileError, match=f"is damaged at byte {first}, and updates after it are whole"):
+    with pytest.raises(mw.errors.TableFileError, match=f"is damaged at byte {first}, and updates after it are whole"):
         mw.LiveCatalogue(shop.catalogue, log=tmp_path / "damaged")
     assert (tmp_path / "damaged").read_bytes() == data
     matrix, ids = shop.catalogue.table, [f"{each}!" for each in shop.catalogue.ids]
@@ -149,12 +149,12 @@ def test_a_log_that_does_not_fit_is_refused_by_name(tmp_path):
     kinds = {"vocab_size": V, "offsets": OFFSETS, "kind": "matrix"}
     others = (codes, ids), (codes[::-1], list(shop.catalogue.ids))
     for other in (mw.Catalogue.of(*each, **kinds) for each in others):
-        with pytest.raises(mw.TableFileError, match="is a log of another base"):
+        with pytest.raises(mw.errors.TableFileError, match="is a log of another base"):
             mw.LiveCatalogue(other, log=shop.log)
     mw.LiveSids(matrix, log=tmp_path / "sids").close()
-    with pytest.raises(mw.TableFileError, match="is no log of a live catalogue"):
+    with pytest.raises(mw.errors.TableFileError, match="is no log of a live catalogue"):
         mw.LiveCatalogue(shop.catalogue, log=tmp_path / "sids")
-    with pytest.raises(mw.TableFileError, match="is no log of a live set"):
+    with pytest.raises(mw.errors.TableFileError, match="is no log of a live set"):
         mw.LiveSids(matrix, log=shop.log)
     check(mw.LiveCatalogue(shop.catalogue, log=shop.log, **OPTIONS), shop.rows)
 
@@ -168,7 +168,7 @@ def test_an_update_that_is_refused_or_cannot_be_written_is_not_made(tmp_path, mo
         lambda: shop.live.insert([[0, 0, 0]], ["a string"]),
         lambda: shop.live.delete([123_456]),
     ):
-        with pytest.raises(mw.ConstraintError):
+        with pytest.raises(mw.errors.ConstraintError):
             call()
     write = update_log.os.pwrite
 
@@ -183,7 +183,7 @@ def test_an_update_that_is_refused_or_cannot_be_written_is_not_made(tmp_path, mo
                 call()
     with monkeypatch.context() as patched:
         patched.setattr(update_log, "_MOST_BYTES", 10)
-        with pytest.raises(mw.ConstraintError, match="more than a log can hold in one record") as caught:
+        with pytest.raises(mw.errors.ConstraintError, match="more than a log can hold in one record") as caught:
             shop.live.insert([[1, 2, 3]], [1])
         assert "several calls" in str(caught.value.remedies[0])
     assert shop.log.stat().st_size == size
@@ -302,22 +302,22 @@ def test_files_that_are_no_live_catalogue_are_refused_by_name(tmp_path):
     assert list(catalogue.ids) == [item[0] for item in shop.rows]
     assert rows.live.all()
     for path in (shop.log, tmp_path / "live" / ".." / "live" / "log"):
-        with pytest.raises(mw.ConstraintError, match="base and log are two files"):
+        with pytest.raises(mw.errors.ConstraintError, match="base and log are two files"):
             shop.live.compact(save=path)
-    with pytest.raises(mw.ConstraintError, match="base and log are two files"):
+    with pytest.raises(mw.errors.ConstraintError, match="base and log are two files"):
         mw.LiveCatalogue.load(base, log=base)
     shop.catalogue.save(tmp_path / "plain")
-    with pytest.raises(mw.TableFileError, match="not one that maskwright wrote for a live catalogue"):
+    with pytest.raises(mw.errors.TableFileError, match="not one that maskwright wrote for a live catalogue"):
         mw.LiveCatalogue.load(tmp_path / "plain")
     data = bytearray(base.read_bytes())
     data[-1] ^= 1
     (tmp_path / "damaged").write_bytes(data)
-    with pytest.raises(mw.TableFileError):
+    with pytest.raises(mw.errors.TableFileError):
         mw.LiveCatalogue.load(tmp_path / "damaged")
     with pytest.raises(FileNotFoundError):
         mw.LiveCatalogue.load(tmp_path / "missing")
     shop.live.delete([item[0] for item in shop.rows])
-    with pytest.raises(mw.ConstraintError, match="there is no item left"):
+    with pytest.raises(mw.errors.ConstraintError, match="there is no item left"):
         shop.live.compact(save=base)
     shop.live.close()
     again = mw.LiveCatalogue.load(base, log=shop.log, **OPTIONS)

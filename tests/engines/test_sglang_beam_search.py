@@ -294,7 +294,9 @@ def test_the_scheduler_stops_where_a_catalogue_is_not_the_models(options):
     given = options_of({"MASKWRIGHT_ENGINE_OPTIONS": options})
     beams, scheduler = CatalogueBeams(list(given.catalogues), lambda: Catalogues(given)), Scheduler()
     scheduler.model_config.hf_eos_token_id = {END, 17}
-    with pytest.raises(mw.ConstraintError, match="has token 17 in a semantic ID, and it is in the model's eos_token"):
+    with pytest.raises(
+        mw.errors.ConstraintError, match="has token 17 in a semantic ID, and it is in the model's eos_token"
+    ):
         beams.place(None, scheduler)
 
 

@@ -127,7 +127,7 @@ def test_an_engine_in_this_process_is_asked_for_the_tokens_of_each_beam(monkeypa
     dev = torch_ops.put(TABLES["matrix"])
     found = beam_search(engine_scores(Engine()), PROMPTS, dev, beams=6)
     assert torch.equal(found.tokens[0], by_itself(dev, PROMPTS[0], 6, max_length=3).tokens[0])
-    with pytest.raises(mw.ConstraintError, match="logprobs_mode must be raw_logprobs"):
+    with pytest.raises(mw.errors.ConstraintError, match="logprobs_mode must be raw_logprobs"):
         engine_scores(Engine("processed_logits"))
     swapped = types.SimpleNamespace(token_ids=[3, 5, 4], logprobs=[-1.0, -2.0, -3.0])
     output = types.SimpleNamespace(outputs=[types.SimpleNamespace(logprobs=swapped)])

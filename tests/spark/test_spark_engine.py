@@ -48,5 +48,5 @@ def test_a_wrong_row_is_named(tmp_path):
     sids = skewed_ids(10, 4, 30).tolist()
     sids[7] = [1, 2, 3, 40]
     data = write_dataset(tmp_path / "data", sids, range(10), files=2)
-    with pytest.raises(mw.ConstraintError, match=r"row 2 of .*part-1.parquet has code 40 at position 3"):
+    with pytest.raises(mw.errors.ConstraintError, match=r"row 2 of .*part-1.parquet has code 40 at position 3"):
         mw.build_shards(data, tmp_path / "out", 130, shards=2, sids="sid", offsets=100, engine="spark")

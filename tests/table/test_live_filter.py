@@ -196,7 +196,7 @@ def test_a_matcher_allows_what_a_snapshot_holds_and_a_filter_keeps(kind):
                     assert constraint.sequences(matcher.state)[0].tolist() == list(row)
                     matcher.rollback(1)
                     assert not matcher.is_accepting
-        with pytest.raises(mw.ConstraintError, match="keeps nothing of it"):
+        with pytest.raises(mw.errors.ConstraintError, match="keeps nothing of it"):
             mw.Matcher(kept & ~kept)
 
 
@@ -207,9 +207,9 @@ def test_a_filter_belongs_to_its_snapshot_and_says_so():
     live.insert([[0, 1]])
     second = live.publish()
     old, new = first.filter([True, False, True]), second.filter([True, False, True, True])
-    with pytest.raises(mw.ConstraintError, match="snapshot 1 cannot be joined with one of snapshot 2"):
+    with pytest.raises(mw.errors.ConstraintError, match="snapshot 1 cannot be joined with one of snapshot 2"):
         old & new
-    with pytest.raises(mw.ConstraintError, match="is of snapshot 2, and on this device is snapshot 1"):
+    with pytest.raises(mw.errors.ConstraintError, match="is of snapshot 2, and on this device is snapshot 1"):
         numpy_ops.filtered(dev, [old, new])
     with pytest.raises(TypeError, match="must be LiveFilters"):
         numpy_ops.filtered(dev, [mw.filter_sids(live.base, [True, False, True])])
@@ -217,13 +217,15 @@ def test_a_filter_belongs_to_its_snapshot_and_says_so():
         numpy_ops.filtered(numpy_ops.put(live.base), [old])
     with pytest.raises(ValueError, match="filters is empty"):
         numpy_ops.filtered(dev, [])
-    with pytest.raises(mw.ConstraintError, match=r"keep has shape \(3,\), one boolean .* each of the 4 sequences"):
+    with pytest.raises(
+        mw.errors.ConstraintError, match=r"keep has shape \(3,\), one boolean .* each of the 4 sequences"
+    ):
         second.filter([True, False, True])
-    with pytest.raises(mw.ConstraintError, match="keep must be booleans"):
+    with pytest.raises(mw.errors.ConstraintError, match="keep must be booleans"):
         first.filter([1, 0, 1])
-    with pytest.raises(mw.ConstraintError, match=r"has shape \(2,\), \(1,\) is needed"):
+    with pytest.raises(mw.errors.ConstraintError, match=r"has shape \(2,\), \(1,\) is needed"):
         old.at(second, new=lambda rows: np.ones(2, bool))
-    with pytest.raises(mw.ConstraintError, match="of another live set"):
+    with pytest.raises(mw.errors.ConstraintError, match="of another live set"):
         old.at(mw.LiveSids(mw.sort_sids([[1]], 3)).publish(), new=True)
     with pytest.raises(TypeError, match="joined with a filter"):
         old | True
@@ -271,5 +273,5 @@ def test_the_logits_processor_takes_filters_of_snapshots():
         ids = torch.cat([ids, scores.argmax(-1, keepdim=True)], 1)
     for row, tokens in enumerate(ids[:, 1:]):
         assert tables[row // 3].contains(tokens[None]).all()
-    with pytest.raises(mw.ConstraintError, match="keeps no item"):
+    with pytest.raises(mw.errors.ConstraintError, match="keeps no item"):
         ConstraintLogitsProcessor(tables[0] & ~tables[0], eos_token_ids=c.vocab)

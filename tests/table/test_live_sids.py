@@ -91,7 +91,7 @@ def test_one_of_two_items_with_a_sequence_may_go_and_no_more_than_there_are():
     for row in ([1, 1], [0, 1]):
         live.delete([row])
         assert live.publish().contains([row]).all()
-        with pytest.raises(mw.ConstraintError, match=r"not as many items \[., 1\] to delete: none was removed"):
+        with pytest.raises(mw.errors.ConstraintError, match=r"not as many items \[., 1\] to delete: none was removed"):
             live.delete([[2, 2], row, row])
         assert live.publish().contains([row, [2, 2]]).all()
         live.delete([row])
@@ -108,7 +108,7 @@ def test_a_full_delta_names_compaction_and_takes_nothing():
         ([[2, 0, 0], [3, 0, 0]], "the delta is full: it has 3 of 4 sequences"),
         ([[0, 0, 8]], "full at depth 2: a prefix would have more than 3 of its"),
     ):
-        with pytest.raises(mw.ConstraintError, match=message) as found:
+        with pytest.raises(mw.errors.ConstraintError, match=message) as found:
             live.insert(rows)
         assert "compact()" in str(found.value.remedies[0])
         assert live.num_delta == 3
@@ -126,7 +126,7 @@ def test_what_are_no_items_of_the_set_is_refused():
         ([[-1, 0]], "row 0 has a token outside"),
     ):
         for change in (live.insert, live.delete):
-            with pytest.raises(mw.ConstraintError, match=message):
+            with pytest.raises(mw.errors.ConstraintError, match=message):
                 change(rows)
     live.insert([])
     with pytest.raises(TypeError, match="must be a SortedMatrix"):
@@ -274,7 +274,7 @@ def test_the_logits_processor_takes_a_snapshot_beside_other_constraints():
     for row, tokens in enumerate(ids[:, 1:]):
         assert tables[row // 3].contains(tokens[None]).all()
     c.live.delete(list(c.items.elements()))
-    with pytest.raises(mw.ConstraintError, match="the live set of table 0 is empty"):
+    with pytest.raises(mw.errors.ConstraintError, match="the live set of table 0 is empty"):
         ConstraintLogitsProcessor(c.live.publish(), eos_token_ids=eos)
 
 
@@ -340,7 +340,7 @@ def test_a_compaction_whose_delta_cannot_take_what_came_meanwhile_changes_nothin
         return found
 
     monkeypatch.setattr(live_sids, "_joined", meanwhile)
-    with pytest.raises(mw.ConstraintError, match="the delta has room for 4"):
+    with pytest.raises(mw.errors.ConstraintError, match="the delta has room for 4"):
         live.compact()
     monkeypatch.undo()
     assert live.publish().contains([*base.sids, [25, 25]]).all()
@@ -440,7 +440,7 @@ def test_a_prefix_never_has_more_rows_of_a_delta_than_a_step_reads():
                 live.insert(new)
                 rows = grown
             else:
-                with pytest.raises(mw.ConstraintError, match="full"):
+                with pytest.raises(mw.errors.ConstraintError, match="full"):
                     live.insert(new)
                 refused += 1
             assert live.num_delta == len(rows)
@@ -485,11 +485,11 @@ def test_a_base_is_not_written_over_its_log(tmp_path):
     live.insert([[2, 2]])
     (tmp_path / "link").symlink_to(log)
     for path in (log, tmp_path / "." / "log", tmp_path / "link"):
-        with pytest.raises(mw.ConstraintError, match="base and log are two files") as caught:
+        with pytest.raises(mw.errors.ConstraintError, match="base and log are two files") as caught:
             live.compact(save=path)
         assert caught.value.argument == "save"
     live.close()
-    with pytest.raises(mw.ConstraintError, match="base and log are two files"):
+    with pytest.raises(mw.errors.ConstraintError, match="base and log are two files"):
         mw.LiveSids.load(log, log=log)
     assert mw.LiveSids(mw.sort_sids([[3, 1], [3, 0]], 8), 10, log=log).publish().contains([[2, 2]]).all()
 
@@ -499,7 +499,7 @@ def test_an_update_that_no_delta_of_this_capacity_can_hold_says_so(tmp_path):
     live = mw.LiveSids(base, 10, log=log)
     live.insert([[2, i] for i in range(5)])
     live.close()
-    with pytest.raises(mw.ConstraintError, match=r"has 5 new sequences, and the delta has room for 3") as caught:
+    with pytest.raises(mw.errors.ConstraintError, match=r"has 5 new sequences, and the delta has room for 3") as caught:
         mw.LiveSids(base, 3, log=log)
     assert "compact" not in str(caught.value)
 
@@ -511,5 +511,5 @@ def test_what_refreshes_a_device_is_a_snapshot_of_its_live_set():
     for wrong in (live, live.base, snapshot.filter([True, False])):
         with pytest.raises(TypeError, match="snapshot must be a Snapshot"):
             numpy_ops.refreshed(dev, wrong)
-    with pytest.raises(mw.ConstraintError, match="it is of another live set"):
+    with pytest.raises(mw.errors.ConstraintError, match="it is of another live set"):
         numpy_ops.refreshed(dev, mw.LiveSids(mw.sort_sids([[3, 1, 1]], 8), 10).publish())

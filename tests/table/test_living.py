@@ -40,7 +40,7 @@ class Living:
 
     def insert(self) -> None:
         rows = self.rng.integers(0, V, (int(self.rng.integers(1, 6)), L))
-        with suppress(mw.ConstraintError):
+        with suppress(mw.errors.ConstraintError):
             self.live.insert(rows)
             self.items.update(map(tuple, rows.tolist()))
             return

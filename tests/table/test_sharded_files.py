@@ -100,7 +100,9 @@ def test_more_items_than_a_filter_can_number_are_refused_by_name(matrix, tmp_pat
     monkeypatch.setattr(sid_filter, "MOST_ITEMS", count)
     assert mw.filter_sids(files, keep).num_items == count
     monkeypatch.setattr(sid_filter, "MOST_ITEMS", count - 1)
-    with pytest.raises(mw.ConstraintError, match=f"{count:,} rows are more than a filter may have, {count - 1:,}"):
+    with pytest.raises(
+        mw.errors.ConstraintError, match=f"{count:,} rows are more than a filter may have, {count - 1:,}"
+    ):
         mw.filter_sids(files, keep)
 
 
@@ -114,14 +116,18 @@ def test_filters_of_files_are_joined_item_by_item(matrix, tmp_path):
         assert np.array_equal(found.keeps(np.arange(count)), keep)
         assert found.num_items == keep.sum()
     assert repr(of_a) == f"FilesFilter({a.sum():,} of {count:,} items)"
-    with pytest.raises(mw.ConstraintError, match="filters of different ShardedFiles cannot be joined"):
+    with pytest.raises(mw.errors.ConstraintError, match="filters of different ShardedFiles cannot be joined"):
         of_a & mw.filter_sids(other, a)
     with pytest.raises(TypeError, match="a filter of files is joined with another one, not with a SidFilter"):
         of_a & mw.filter_sids(matrix, a)
     for row in (-1, count):
-        with pytest.raises(mw.ConstraintError, match=f"rows must be input rows of the build, 0 .. {count - 1:,}"):
+        with pytest.raises(
+            mw.errors.ConstraintError, match=f"rows must be input rows of the build, 0 .. {count - 1:,}"
+        ):
             of_a.keeps([0, row])
-    with pytest.raises(mw.ConstraintError, match=r"keep has shape \(3,\), one boolean is needed for each of the"):
+    with pytest.raises(
+        mw.errors.ConstraintError, match=r"keep has shape \(3,\), one boolean is needed for each of the"
+    ):
         mw.filter_sids(files, a[:3])
     with pytest.raises(ValueError, match="read-only"):
         of_a.items[0] = 0
@@ -133,7 +139,7 @@ def test_rows_that_the_build_does_not_have_are_refused_by_name(matrix, tmp_path)
     Shard(shard.matrix, shard.rows + 1, shard.ids).save(path, manifest.build)
     record = replace(manifest.shards[1], sha256=sha256(path), bytes=path.stat().st_size)
     replace(manifest, shards=(manifest.shards[0], record)).save()
-    with pytest.raises(mw.TableFileError, match=r"shard-1\.bin has other rows than the manifest says"):
+    with pytest.raises(mw.errors.TableFileError, match=r"shard-1\.bin has other rows than the manifest says"):
         mw.ShardedFiles(tmp_path, 2).item_order(1)
 
 
@@ -148,14 +154,14 @@ def test_a_state_is_found_in_its_file(matrix, tmp_path):
 def test_what_cannot_be_served_is_refused_by_name(matrix, tmp_path):
     write_files(tmp_path, matrix, [500])
     for shards in (0, True, 1.5):
-        with pytest.raises(mw.ConstraintError, match="shards must be an integer, 1 or more"):
+        with pytest.raises(mw.errors.ConstraintError, match="shards must be an integer, 1 or more"):
             mw.ShardedFiles(tmp_path, shards)
-    with pytest.raises(mw.ConstraintError, match="shards must be at most 2, as many as the build has, not 3"):
+    with pytest.raises(mw.errors.ConstraintError, match="shards must be at most 2, as many as the build has, not 3"):
         mw.ShardedFiles(tmp_path, 3)
     files = mw.ShardedFiles(tmp_path, 2)
     (tmp_path / "shard-1.bin").write_bytes(b"")
-    with pytest.raises(mw.TableFileError, match=r"shard-1\.bin is truncated or was changed after it was built"):
+    with pytest.raises(mw.errors.TableFileError, match=r"shard-1\.bin is truncated or was changed after it was built"):
         files.columns(1)
     write_files(tmp_path / "short", mw.sort_sids([[0, 1], [1, 1]], 3), [1])
-    with pytest.raises(mw.ConstraintError, match="sequences of 2 tokens have no shards: merge them"):
+    with pytest.raises(mw.errors.ConstraintError, match="sequences of 2 tokens have no shards: merge them"):
         mw.ShardedFiles(tmp_path / "short", 2)

@@ -114,7 +114,7 @@ def test_columns_of_other_libraries_are_taken_and_null_is_refused():
     np.testing.assert_array_equal(mw.filter_sids(matrix, masked).items, wanted)
     masked[1] = np.ma.masked
     for column in (pa.array([True, None, False]), pa.chunked_array([[True], [None, False]]), masked):
-        with pytest.raises(mw.ConstraintError, match="keep has 1 nulls") as found:
+        with pytest.raises(mw.errors.ConstraintError, match="keep has 1 nulls") as found:
             mw.filter_sids(matrix, column)
         assert found.value.argument == "keep"
         assert found.value.remedies
@@ -128,13 +128,13 @@ def test_what_is_no_choice_among_the_items_is_refused():
         ([[True, False]], r"shape \(1, 2\)"),
         ([None, True], "must be booleans, not object"),
     ):
-        with pytest.raises(mw.ConstraintError, match=message):
+        with pytest.raises(mw.errors.ConstraintError, match=message):
             mw.filter_sids(matrix, keep)
     kept, foreign = mw.filter_sids(matrix, [True, False]), mw.filter_sids(other, [True, False])
-    with pytest.raises(mw.ConstraintError, match="filters of different matrices"):
+    with pytest.raises(mw.errors.ConstraintError, match="filters of different matrices"):
         kept & foreign
     dev = numpy_ops.put(matrix)
-    with pytest.raises(mw.ConstraintError, match="of another matrix"):
+    with pytest.raises(mw.errors.ConstraintError, match="of another matrix"):
         numpy_ops.filtered(dev, [foreign])
     with pytest.raises(ValueError, match="filters is empty"):
         numpy_ops.filtered(dev, [])
@@ -331,7 +331,7 @@ def test_a_matcher_under_a_filter_allows_what_the_table_of_the_kept_items_allows
 
 def test_what_must_write_something_refuses_a_filter_that_keeps_nothing():
     nothing = mw.filter_sids(case("few tokens").matrix, np.zeros(60, bool))
-    with pytest.raises(mw.ConstraintError, match="the filter keeps no item"):
+    with pytest.raises(mw.errors.ConstraintError, match="the filter keeps no item"):
         mw.Matcher(nothing)
     with pytest.raises(TypeError, match="an Arena holds tables, not a SidFilter"):
         check_held(nothing)
@@ -355,5 +355,5 @@ def test_the_logits_processor_gives_each_element_its_filter():
     assert (processor(ids, torch.zeros(4, c.vocab + 1)).argmax(-1) == eos).all()
     for row, tokens in enumerate(ids[:, 1:]):
         assert filters[row // 2].contains(tokens[None]).all()
-    with pytest.raises(mw.ConstraintError, match="the filter keeps no item"):
+    with pytest.raises(mw.errors.ConstraintError, match="the filter keeps no item"):
         ConstraintLogitsProcessor([filters[0] & ~filters[0]], eos_token_ids=eos)

@@ -171,9 +171,9 @@ def test_what_is_sorted_already_is_not_sorted_again_and_a_file_of_it_is_enough(t
     ],
 )  # fmt: skip
 def test_errors_are_those_of_compile_sids(sids, vocab):
-    with pytest.raises(mw.ConstraintError) as expected:
+    with pytest.raises(mw.errors.ConstraintError) as expected:
         mw.compile_sids(sids, vocab)
-    with pytest.raises(mw.ConstraintError) as found:
+    with pytest.raises(mw.errors.ConstraintError) as found:
         mw.sort_sids(sids, vocab)
     assert str(found.value) == str(expected.value)
 
@@ -206,7 +206,9 @@ def test_arrays_that_are_no_sorted_matrix_are_refused(monkeypatch):
     with pytest.raises(ValueError, match="sids must be integers"):
         mw.sort_sids([[0, 2]], 4).contains([0, 2])
     monkeypatch.setattr(sequences, "MOST_ROWS", 1)
-    with pytest.raises(mw.ConstraintError, match=r"2 rows are more than a sorted matrix may have, 1: use compile_sids"):
+    with pytest.raises(
+        mw.errors.ConstraintError, match=r"2 rows are more than a sorted matrix may have, 1: use compile_sids"
+    ):
         mw.sort_sids([[0, 2], [1, 1]], 4)
 
 
@@ -460,7 +462,7 @@ def test_what_cannot_be_is_refused_by_name(name):
         ops.advance(dev, state, into(np.zeros((2, 2), np.int64)))
     with pytest.raises(TypeError, match=r"logits must be floating-point numbers of 16 bits or more, not .*int"):
         ops.mask_logits(dev, into(np.zeros((2, 6), np.int64)), state)
-    with pytest.raises(mw.VocabularyMismatchError, match="logits have 5 columns, the table's vocabulary has 6"):
+    with pytest.raises(mw.errors.VocabularyMismatchError, match="logits have 5 columns, the table's vocabulary has 6"):
         ops.select(dev, logits[:, :5], state, into(np.zeros((2, 1), np.float32)), 2, 0)
     with pytest.raises(ValueError, match="one state a row"):
         ops.candidates(dev, logits[:1], state, 2)
@@ -469,7 +471,7 @@ def test_what_cannot_be_is_refused_by_name(name):
     with pytest.raises(ValueError, match=r"sids must have shape \(N, L\), not \(3,\)"):
         ops.contains(dev, into(np.zeros(3, np.int64)))
     if name == "jax":
-        with pytest.raises(mw.TableError, match="jax_enable_x64"):
+        with pytest.raises(mw.errors.TableError, match="jax_enable_x64"):
             ops.put(mw.sort_sids([[0, 2**30]], 2**30 + 1))
     else:
         last = 2**20

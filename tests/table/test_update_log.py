@@ -199,6 +199,6 @@ def test_what_is_no_base_or_no_log_of_it_is_refused(tmp_path):
         mw.LiveSids.load(tmp_path / "none")
     empty = mw.LiveSids(mw.sort_sids(np.array([[1, 1]]), 4))
     empty.delete([[1, 1]])
-    with pytest.raises(mw.ConstraintError, match="the set is empty"):
+    with pytest.raises(mw.errors.ConstraintError, match="the set is empty"):
         empty.compact(save=tmp_path / "empty")
     assert not (tmp_path / "empty").exists()

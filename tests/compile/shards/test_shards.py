@@ -180,7 +180,7 @@ def test_a_killed_process_is_begun_again(tmp_path, dataset, monkeypatch):
 
 def test_a_process_that_ends_three_times_is_an_error_by_name(tmp_path, dataset, monkeypatch):
     monkeypatch.setattr(local_tasks.sys, "executable", "/bin/false")
-    with pytest.raises(mw.DataError, match=r"shard \d of 4 ended 3 times, last with status 1 .*: run the same"):
+    with pytest.raises(mw.errors.DataError, match=r"shard \d of 4 ended 3 times, last with status 1 .*: run the same"):
         build(dataset, tmp_path / "out", workers=1)
     with pytest.raises(FileNotFoundError, match="the build did not end"):
         mw.merge_shards(tmp_path / "out")
@@ -253,20 +253,24 @@ def test_damaged_shards_are_refused_by_name(tmp_path, dataset, in_process):
     path = tmp_path / "out" / manifest.shards[1].file
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
-    with pytest.raises(mw.TableFileError, match=r"shard-00001.safetensors is truncated or was changed .* run the same"):
+    with pytest.raises(
+        mw.errors.TableFileError, match=r"shard-00001.safetensors is truncated or was changed .* run the same"
+    ):
         mw.merge_shards(tmp_path / "out")
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(mw.TableFileError, match=r"shard-00001.safetensors is truncated or was changed"):
+    with pytest.raises(mw.errors.TableFileError, match=r"shard-00001.safetensors is truncated or was changed"):
         mw.merge_shards(tmp_path / "out")
     path.unlink()
-    with pytest.raises(mw.TableFileError, match=r"shard-00001.safetensors is missing: run the same"):
+    with pytest.raises(mw.errors.TableFileError, match=r"shard-00001.safetensors is missing: run the same"):
         mw.merge_shards(tmp_path / "out")
 
 
 def test_a_shard_of_another_version_is_refused_by_name(tmp_path, dataset, in_process, monkeypatch):
     manifest = build(dataset, tmp_path / "out", shards=1)
     monkeypatch.setattr(files, "_FILE", files._FILE._replace(version=2, several_ends=2))
-    with pytest.raises(mw.TableFileError, match="has format version 1, this maskwright reads 2: build the shards"):
+    with pytest.raises(
+        mw.errors.TableFileError, match="has format version 1, this maskwright reads 2: build the shards"
+    ):
         manifest.shard(0)
 
 
@@ -278,7 +282,7 @@ def test_damaged_manifests_are_refused_by_name(tmp_path, dataset, in_process):
 
     def refused(text: str, match: str) -> None:
         path.write_text(text)
-        with pytest.raises(mw.TableFileError, match=match):
+        with pytest.raises(mw.errors.TableFileError, match=match):
             mw.merge_shards(tmp_path / "out")
 
     refused(whole[:100], "is damaged .* run the same")
@@ -307,7 +311,7 @@ def test_rows_that_another_plan_wrote_are_not_taken(tmp_path, dataset, in_proces
     command = [sys.executable, "-c", KILLED, str(dataset), str(tmp_path / "out"), "shards"]
     assert subprocess.run(command, cwd=Path(__file__).parents[3]).returncode == -signal.SIGKILL
     (tmp_path / "out" / "plan.json").unlink()
-    with pytest.raises(mw.DataError, match=r"has files, such as parts-.*, but no plan.json of a build"):
+    with pytest.raises(mw.errors.DataError, match=r"has files, such as parts-.*, but no plan.json of a build"):
         build(dataset, tmp_path / "out", items=None)
     for shard in (tmp_path / "out").glob("shard-*"):
         shard.unlink()
@@ -330,7 +334,9 @@ def test_files_of_others_stay_and_are_refused(tmp_path, dataset, in_process, nam
     path.write_text("mine")
     (tmp_path / "out" / "lock").write_text("mine too")
     before = contents(tmp_path)
-    with pytest.raises(mw.DataError, match=r"has files, such as .*, but no plan.json of a build: build in a new or an"):
+    with pytest.raises(
+        mw.errors.DataError, match=r"has files, such as .*, but no plan.json of a build: build in a new or an"
+    ):
         build(dataset, tmp_path / "out")
     assert contents(tmp_path) == before
 
@@ -354,7 +360,7 @@ def test_a_dataset_in_the_folder_of_shards_is_refused(tmp_path, in_process, fold
     write_dataset(tmp_path / "data" / "parts", skewed_ids(20, 4, 30), range(20), files=2)
     before = contents(tmp_path)
     with pytest.raises(
-        mw.ConstraintError, match=r"lies in the dataset|of the dataset lies in .*: choose another folder"
+        mw.errors.ConstraintError, match=r"lies in the dataset|of the dataset lies in .*: choose another folder"
     ):
         build(tmp_path / source, tmp_path / folder)
     assert contents(tmp_path) == before
@@ -425,14 +431,16 @@ def test_an_interrupt_of_the_terminal_ends_all_at_once(tmp_path, dataset):
 def test_a_wrong_row_is_named(tmp_path, in_process, row, sid, item, message):
     sids, items = skewed_ids(10, 4, 30).tolist(), [str(i) for i in range(10)]
     sids[row], items[row] = sid, item
-    with pytest.raises(mw.ConstraintError, match=message):
+    with pytest.raises(mw.errors.ConstraintError, match=message):
         build(write_dataset(tmp_path / "data", sids, items, files=2), tmp_path / "out", shards=2)
 
 
 @pytest.mark.parametrize("sids", [[[-1 - row % 3, row % 30] for row in range(20)], [[row + 35] for row in range(20)]])
 def test_a_wrong_code_in_all_rows_is_named(tmp_path, in_process, sids):
     data = write_dataset(tmp_path / "data", sids, range(20))
-    with pytest.raises(mw.ConstraintError, match=r"row \d+ of .*part-0.parquet has code -?\d+ at position 0, outside"):
+    with pytest.raises(
+        mw.errors.ConstraintError, match=r"row \d+ of .*part-0.parquet has code -?\d+ at position 0, outside"
+    ):
         mw.build_shards(data, tmp_path / "out", 30, shards=3, sids="sid")
 
 
@@ -457,10 +465,12 @@ def test_item_ids_without_a_sign_are_kept_or_refused_by_name(tmp_path, in_proces
     mw.build_shards(whole, tmp_path / "out", 30, **options)
     assert list(mw.merge_shards(tmp_path / "out").ids) == [most, 0, 5, *[7] * 9]
     above = write_ids(tmp_path / "b", pa.array([1] * 9, pa.uint64()), pa.array([5, 6, most + 1, 7], pa.uint64()))
-    with pytest.raises(mw.ConstraintError, match=rf"row 2 of .*part-1.parquet has item id {most + 1}: integers must"):
+    with pytest.raises(
+        mw.errors.ConstraintError, match=rf"row 2 of .*part-1.parquet has item id {most + 1}: integers must"
+    ):
         mw.build_shards(above, tmp_path / "out_b", 30, **options)
     mixed = write_ids(tmp_path / "c", pa.array([1, 2**60 + 1], pa.int64()), pa.array([1, 2**60 + 3], pa.uint64()))
-    with pytest.raises(mw.ConstraintError, match=r"part-1.parquet has column 'item' of uint64, others of anoth"):
+    with pytest.raises(mw.errors.ConstraintError, match=r"part-1.parquet has column 'item' of uint64, others of anoth"):
         mw.build_shards(mixed, tmp_path / "out_c", 30, **options)
 
 
@@ -481,12 +491,14 @@ def test_columns_that_engines_mistake_are_refused_by_name(tmp_path, in_process, 
     (tmp_path / "data").mkdir()
     held = [[[row, 1] for row in range(9)] if name.casefold() == "sid" else list(range(9)) for name in names]
     pq.write_table(pa.table(held, names), tmp_path / "data" / "part-0.parquet")
-    with pytest.raises(mw.ConstraintError, match=message):
+    with pytest.raises(mw.errors.ConstraintError, match=message):
         mw.build_shards(tmp_path / "data", tmp_path / "out", 30, shards=2, sids="sid", items="item")
 
 
 def test_wrong_calls_are_refused_by_name(tmp_path, dataset, in_process):
-    def refused(match: str, error: type[Exception] = mw.ConstraintError, folder: str = "new", **options: Any) -> None:
+    def refused(
+        match: str, error: type[Exception] = mw.errors.ConstraintError, folder: str = "new", **options: Any
+    ) -> None:
         with pytest.raises(error, match=match):
             build(options.pop("source", dataset), tmp_path / folder, **options)
 
@@ -504,18 +516,18 @@ def test_wrong_calls_are_refused_by_name(tmp_path, dataset, in_process):
     refused("lies in the dataset", folder="data/out")
     refused(r"takes 0.15 GB to build, of 0.15 GB allowed. Raise memory, or shards in a new folder", memory=150_000_000)
     build(dataset, tmp_path / "out")
-    refused("holds a build of other files, or with other options", mw.DataError, folder="out", shards=5)
+    refused("holds a build of other files, or with other options", mw.errors.DataError, folder="out", shards=5)
     (dataset / "part-0.parquet").touch()
-    refused("holds a build of other files, or with other options", mw.DataError, folder="out")
+    refused("holds a build of other files, or with other options", mw.errors.DataError, folder="out")
     (tmp_path / "out" / "plan.json").write_text("{")
-    refused("plan.json is damaged .*: build in a new folder", mw.DataError, folder="out")
+    refused("plan.json is damaged .*: build in a new folder", mw.errors.DataError, folder="out")
     (tmp_path / "out" / "plan.json").unlink()
-    refused("has files, such as manifest.json, but no plan.json of a build", mw.DataError, folder="out")
+    refused("has files, such as manifest.json, but no plan.json of a build", mw.errors.DataError, folder="out")
     import fcntl
 
     with (tmp_path / "new" / "lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        refused("another build is at work", mw.DataError)
+        refused("another build is at work", mw.errors.DataError)
 
 
 def test_a_file_that_changes_meanwhile_is_refused(tmp_path, dataset, in_process, monkeypatch):
@@ -526,7 +538,7 @@ def test_a_file_that_changes_meanwhile_is_refused(tmp_path, dataset, in_process,
         (dataset / "part-0.parquet").touch()
 
     monkeypatch.setattr(duckdb_engine.DuckDb, "write_parts", write_then_change)
-    with pytest.raises(mw.DataError, match=r"part-0.parquet was changed or removed while shards were built"):
+    with pytest.raises(mw.errors.DataError, match=r"part-0.parquet was changed or removed while shards were built"):
         build(dataset, tmp_path / "out")
     assert not (tmp_path / "out" / "manifest.json").exists()
 

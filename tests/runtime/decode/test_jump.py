@@ -398,15 +398,15 @@ def test_what_cannot_be_done_is_refused():
         ({"table": ragged, "vocabulary": None}, ValueError, "no EOS"),
         ({"table": ragged}, ValueError, "no EOS"),
         ({"table": mw.sort_sids([[1, 2]], 4), "max_length": 1, "vocabulary": None}, ValueError, "max_tokens=1"),
-        ({"table": mw.sort_sids([[1, 2]], 4)}, mw.VocabularyMismatchError, "compiled for"),
+        ({"table": mw.sort_sids([[1, 2]], 4)}, mw.errors.VocabularyMismatchError, "compiled for"),
         ({"table": [mw.sort_sids([[1, 2]], 4)] * 2, "vocabulary": None}, ValueError, "2 tables and 1 prompts"),
-        ({"table": case("sids").table}, mw.VocabularyMismatchError, "compiled for"),
+        ({"table": case("sids").table}, mw.errors.VocabularyMismatchError, "compiled for"),
         ({"table": object()}, TypeError, "table must be a TransitionTable or a SortedMatrix, .* not object"),
         ({"table": ops.put(table)}, TypeError, "not TorchTable: .* pass the constraint itself"),
         ({"table": ops.put(mw.sort_sids([[1, 2]], 4))}, TypeError, "not DeviceMatrix: .* pass the constraint itself"),
         ({"table": [ops.put(mw.sort_sids([[1, 2]], 4))]}, TypeError, "not DeviceMatrix"),
         ({"temperature": -1}, ValueError, "temperature"),
-        ({"table": wide, "vocabulary": None}, mw.VocabularyMismatchError, "columns"),
+        ({"table": wide, "vocabulary": None}, mw.errors.VocabularyMismatchError, "columns"),
     ):
         with pytest.raises(error, match=message):
             attempt(**options)

@@ -665,7 +665,7 @@ def test_a_model_that_breaks_down_in_the_middle_is_flagged_there(name):
         ({"random": np.zeros((3, 2), np.float32)}, ValueError, r"uniform numbers have shape \(3, 2\), \(2, 2\) are"),
         ({"dev": [[0, 1]]}, TypeError, "dev must come from ops.put, not be a list"),
         ({"logits": np.zeros((2, 6), np.int32)}, TypeError, "logits must be floating-point numbers"),
-        ({"logits": np.zeros((2, 5), np.float32)}, mw.VocabularyMismatchError, "logits have 5 columns"),
+        ({"logits": np.zeros((2, 5), np.float32)}, mw.errors.VocabularyMismatchError, "logits have 5 columns"),
         ({"logits": np.zeros((3, 6), np.float32)}, ValueError, "one state a row is needed"),
     ],
 )
@@ -767,7 +767,7 @@ def test_where_widths_are_not_known_allowed_logits_are_refused_by_name(name):
         dev = ops.put(c.table)
         with pytest.raises(ValueError, match=f"how few tokens {where} allow .* compute all logits"):
             allowed_logits(hidden, weight, dev, ops.start(dev, 2), level, ops=ops)
-    with pytest.raises(mw.VocabularyMismatchError, match="weight has 5 rows, the table's vocabulary has 262"):
+    with pytest.raises(mw.errors.VocabularyMismatchError, match="weight has 5 rows, the table's vocabulary has 262"):
         allowed_logits(hidden, weight[:5], dev, ops.start(dev, 2), ops=ops)
     with pytest.raises(ValueError, match=r"must have shapes \(N, H\) and \(V, H\)"):
         allowed_logits(hidden, weight[:, :3], dev, ops.start(dev, 2), ops=ops)

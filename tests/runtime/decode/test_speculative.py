@@ -465,8 +465,8 @@ def test_what_cannot_be_done_is_refused():
         ({"max_length": 2}, ValueError, "max_length=2"),
         ({"top_k": 0}, ValueError, "top_k"),
         ({"dev": None, "table": table, "max_length": 2}, ValueError, "max_tokens=2"),
-        ({"dev": ops.put(wide)}, mw.VocabularyMismatchError, "columns"),
-        ({"dev": None, "table": wide}, mw.VocabularyMismatchError, "columns"),
+        ({"dev": ops.put(wide)}, mw.errors.VocabularyMismatchError, "columns"),
+        ({"dev": None, "table": wide}, mw.errors.VocabularyMismatchError, "columns"),
     ):
         with pytest.raises(error, match=message):
             attempt(**options)

@@ -97,7 +97,7 @@ def random_graph(seed: int) -> mw.TransitionTable:
     while True:
         try:
             return table_of({**arrays, "rows.accepting": accepting.copy()}, vocab_size=size, eos=eos)
-        except mw.TableError as error:
+        except mw.errors.TableError as error:
             dead_end = re.fullmatch(r"no end can be reached from a row: .* \(at (\d+)\)", str(error))
             if dead_end is None:
                 raise

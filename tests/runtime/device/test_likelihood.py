@@ -287,7 +287,7 @@ def test_what_it_cannot_score_is_refused(name):
         ((logits[:, :0], tokens[:, :0]), ValueError, "at least one"),
         ((logits, b.into(np.zeros((2, 3), np.float32))), TypeError, "tokens must be integers"),
         ((b.into(np.zeros((2, 3, 10), np.int64)), tokens), TypeError, "logits must be floating-point"),
-        ((logits[:, :, :9], tokens), mw.VocabularyMismatchError, "9 columns"),
+        ((logits[:, :, :9], tokens), mw.errors.VocabularyMismatchError, "9 columns"),
         ((logits, tokens, b.ops.start(dev, 3)), ValueError, "one state a row"),
     ]:
         with pytest.raises(error, match=said):

@@ -194,5 +194,7 @@ def test_wrong_calls_are_refused_by_name():
     with pytest.raises(TypeError, match=r"must be LiveFilters, as Snapshot\.filter makes them, not SidFilter"):
         ops.filtered(dev, [mw.filter_sids(matrix, np.ones(matrix.num_items, bool))])
     later = live.publish()
-    with pytest.raises(mw.ConstraintError, match="a filter is of snapshot 2, and on these devices is snapshot 1"):
+    with pytest.raises(
+        mw.errors.ConstraintError, match="a filter is of snapshot 2, and on these devices is snapshot 1"
+    ):
         ops.filtered(dev, [later.filter(np.ones(later.num_sequences, bool))])

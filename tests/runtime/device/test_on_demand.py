@@ -62,7 +62,7 @@ def a_table(seed: int) -> mw.TransitionTable | None:
     form = Grammar({name: a_node(rng, 3, names) for name in names}, "start")
     try:
         return compile_form(form, SMALL, source=f"random {seed}", meter=Budget(states=20_000).begin())
-    except mw.GrammarError:
+    except mw.errors.GrammarError:
         return None
 
 
@@ -178,14 +178,14 @@ def test_a_grammar_without_a_finite_table_is_read_on_demand_by_itself():
     assert isinstance(numpy_ops.put(regular), mw.TransitionTable)
     assert regular.is_complete
     assert isinstance(numpy_ops.put(regular, on_demand=True), on_demand.OnDemandTable)
-    with pytest.raises(mw.ConstraintError, match="no finite table"):
+    with pytest.raises(mw.errors.ConstraintError, match="no finite table"):
         backend("torch").ops.put(grammar(PALINDROMES), on_demand=False)
     wide = grammar(WIDE, 2000)
     assert not wide.has_arrays()
     dev = numpy_ops.put(wide)
     assert isinstance(dev, on_demand.OnDemandTable)
     assert (numpy_ops.bitmask(dev, numpy_ops.start(dev, 1))[0] == mw.Matcher(wide).mask()).all()
-    with pytest.raises(mw.BudgetError, match="states"):
+    with pytest.raises(mw.errors.BudgetError, match="states"):
         backend("torch").ops.put(wide, on_demand=False)
 
 
@@ -477,7 +477,7 @@ def test_rows_have_a_bound_as_masks_have():
     assert walk(state).node[0] != on_demand.DEAD_ROW
     kept = False
     with pytest.raises(
-        mw.BudgetError, match=r"in a loop of your own with dev\.keep\(state\).* dev\.keep\(\) between calls"
+        mw.errors.BudgetError, match=r"in a loop of your own with dev\.keep\(state\).* dev\.keep\(\) between calls"
     ):
         walk(state)
     assert 15 < dev.stored.rows <= 21
@@ -514,7 +514,9 @@ def test_a_budget_that_runs_out_says_so_and_leaves_what_is_there(name, monkeypat
         for column in columns:
             state = ops.advance(dev, state, into(np.array(column)))
 
-    with pytest.raises(mw.BudgetError, match=r"dev\.keep"):  # what comes first, where an end may be, and what after it
+    with pytest.raises(
+        mw.errors.BudgetError, match=r"dev\.keep"
+    ):  # what comes first, where an end may be, and what after it
         walk(dev, [[1, 2], [2, 1], [0, 1]])
     matcher = mw.Matcher(grammar(PALINDROMES))
     assert (packed(ops.bitmask(dev, start))[0] == matcher.mask()).all()
@@ -524,7 +526,7 @@ def test_a_budget_that_runs_out_says_so_and_leaves_what_is_there(name, monkeypat
 
     small = mw.compile_grammar(PALINDROMES, SMALL, budget=Budget(states=200))  # the reader's own
     dev = ops.put(small)
-    with pytest.raises(mw.BudgetError, match="states"):
+    with pytest.raises(mw.errors.BudgetError, match="states"):
         walk(dev, ([1 + i % 2, 1] for i in range(300)))
     assert out(ops.accepting(dev, ops.start(dev, 1))).tolist() == [False]
 
@@ -633,7 +635,7 @@ def test_what_cannot_be_known_is_refused_by_name(name):
     no_eos = ops.put(mw.compile_grammar(AMBIGUOUS, unending))
     vocab = mw.Vocabulary.from_bytes(TOKENS, eos=0)
     refused = [
-        (lambda: ops.put(table, budgets=True), mw.ConstraintError, "put it without budgets"),
+        (lambda: ops.put(table, budgets=True), mw.errors.ConstraintError, "put it without budgets"),
         (lambda: ops.put(table, on_demand="yes"), TypeError, "on_demand must be"),
         (lambda: ops.put(mw.sort_sids(np.array([[1, 2]]), 9), on_demand=True), TypeError, "not for a SortedMatrix"),
         (lambda: ops.mask_logits(dev, x, state, two), ValueError, "remaining is for tables"),
@@ -643,15 +645,15 @@ def test_what_cannot_be_known_is_refused_by_name(name):
         (lambda: ops.advance(dev, State(into(np.array([0, 99]))), two), ValueError, "state 99 is none of"),
         (lambda: ops.advance(dev, state, into(np.array([1, 1, 1]))), ValueError, "tokens have shape"),
         (lambda: ops.advance(dev, state, x[:, 0]), TypeError, "tokens must be integers"),
-        (lambda: ops.mask_logits(dev, x[:, 1:], state), mw.VocabularyMismatchError, "columns"),
+        (lambda: ops.mask_logits(dev, x[:, 1:], state), mw.errors.VocabularyMismatchError, "columns"),
         (lambda: ops.mask_logits(dev, x[:1], state), ValueError, "one state a row"),
         (
             lambda: sample_jumping(_Bigram(x), table, None, ops=ops, prompts=[[1]], max_length=4),
-            mw.ConstraintError,
+            mw.errors.ConstraintError,
             "pass budgets=False",
         ),
-        (lambda: mw.Arena(vocab).add(table), mw.ArenaError, r"no finite table.*ops\.put\(table\)"),
-        (lambda: mw.Arena(vocab).fits(table), mw.ArenaError, "no finite table"),
+        (lambda: mw.Arena(vocab).add(table), mw.errors.ArenaError, r"no finite table.*ops\.put\(table\)"),
+        (lambda: mw.Arena(vocab).fits(table), mw.errors.ArenaError, "no finite table"),
     ]
     if name != "jax":  # on a device nobody looks
         far = State(into(np.array([0, 5000])))
@@ -735,9 +737,9 @@ def test_transformers_writes_members_or_what_is_cut_off(mode):
             whole += matcher.is_accepting
             assert matcher.is_accepting or (i < each and "tables" in way) or "logits_processor" in way
     assert whole
-    with pytest.raises(mw.ConstraintError, match="budgets=False"):
+    with pytest.raises(mw.errors.ConstraintError, match="budgets=False"):
         llama().generate(ids, max_new_tokens=5, custom_generate=constrained_generate, tables=table, **MODES[mode])
-    with pytest.raises(mw.ConstraintError, match="leave max_tokens out"):
+    with pytest.raises(mw.errors.ConstraintError, match="leave max_tokens out"):
         ConstraintLogitsProcessor(table, max_tokens=9)
 
 
@@ -850,10 +852,10 @@ def test_an_engine_tells_grammars_apart_where_their_states_have_the_same_numbers
 
 def test_what_an_engine_cannot_promise_is_refused_before_anything_begins():
     table = grammar(PALINDROMES)
-    with pytest.raises(mw.ConstraintError, match=r"no finite table|no table"):
+    with pytest.raises(mw.errors.ConstraintError, match=r"no finite table|no table"):
         an_engine().add([1], table, max_tokens=5)
     other = mw.Vocabulary.from_bytes([*TOKENS, b"aaaa"], eos=0)
-    with pytest.raises(mw.VocabularyMismatchError, match="pass the vocabulary that it was compiled with"):
+    with pytest.raises(mw.errors.VocabularyMismatchError, match="pass the vocabulary that it was compiled with"):
         an_engine().add([1], mw.compile_grammar(PALINDROMES, other), max_tokens=5)
 
 
@@ -882,7 +884,7 @@ def test_a_table_that_was_completed_after_all_has_arrays():
     def around(make):
         tried.append(1)
         if len(tried) == 1:
-            raise mw.BudgetError("no time")
+            raise mw.errors.BudgetError("no time")
         return make()
 
     table = mw.compile_grammar('start: "a" start "b" | "ab"', SMALL)

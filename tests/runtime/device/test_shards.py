@@ -220,7 +220,7 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
                      lambda: ops.filtered(unread, [mw.filter_sids(again, keeps[0])])):
             try:
                 call()
-            except mw.TableFileError as error:  # in all processes, none of which waits for another
+            except mw.errors.TableFileError as error:  # in all processes, none of which waits for another
                 assert "shard-0.bin is missing" in str(error), error
             else:
                 raise AssertionError("a file that is missing was taken")
@@ -288,9 +288,9 @@ def test_wrong_calls_are_refused_by_name():
 
     matrix = mw.sort_sids(np.random.default_rng(0).integers(0, 9, (50, 3)), 9)
     for shards in (0, True, 1.5):
-        with pytest.raises(mw.ConstraintError, match="shards must be an integer, 1 or more"):
+        with pytest.raises(mw.errors.ConstraintError, match="shards must be an integer, 1 or more"):
             mw.ShardedMatrix(matrix, shards)
-    with pytest.raises(mw.ConstraintError, match="sequences of 2 tokens have no shards"):
+    with pytest.raises(mw.errors.ConstraintError, match="sequences of 2 tokens have no shards"):
         mw.ShardedMatrix(mw.sort_sids([[1, 2]], 3), 1)
     with pytest.raises(TypeError, match="shards are of a SortedMatrix, not of a ndarray"):
         mw.ShardedMatrix(matrix.sids, 2)
@@ -364,7 +364,9 @@ def test_filters_that_are_of_something_else_are_refused_by_name(library, tmp_pat
             ops.filtered(dev, [keep])
         with pytest.raises(ValueError, match="filters is empty"):
             ops.filtered(dev, [])
-        with pytest.raises(mw.ConstraintError, match="a filter is of another matrix than the one on these devices"):
+        with pytest.raises(
+            mw.errors.ConstraintError, match="a filter is of another matrix than the one on these devices"
+        ):
             ops.filtered(dev, [mw.filter_sids(other, keep)])
         kept = mw.filter_sids(matrix, keep)
         with pytest.raises(ValueError, match="of must be numbers of the 1 filters"):
@@ -383,7 +385,7 @@ def test_filters_that_are_not_of_these_files_are_refused_by_name(library, tmp_pa
     with on_one_device(library, tmp_path, files) as (ops, dev, _, _):
         with pytest.raises(TypeError, match="must be FilesFilters, as filter_sids makes them of ShardedFiles, not Si"):
             ops.filtered(dev, [mw.filter_sids(matrix, keep)])
-        with pytest.raises(mw.ConstraintError, match="a filter is of other files than those on these devices"):
+        with pytest.raises(mw.errors.ConstraintError, match="a filter is of other files than those on these devices"):
             ops.filtered(dev, [mw.filter_sids(other, keep)])
         with pytest.raises(ValueError, match="filters is empty"):
             ops.filtered(dev, [])

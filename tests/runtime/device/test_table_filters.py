@@ -255,7 +255,7 @@ def test_a_row_whose_filter_keeps_nothing_holds_nothing_and_leaves_the_others_al
     assert not out(found.valid)[0].any()
     np.testing.assert_array_equal(out(found.tokens)[1], out(plain.tokens)[0])
     assert not out(ops.bitmask(dev, ops.start(dev, 2)))[0].any()
-    with pytest.raises(mw.ConstraintError, match="the filter keeps no item"):
+    with pytest.raises(mw.errors.ConstraintError, match="the filter keeps no item"):
         mw.Matcher(nothing)
     with pytest.raises(TypeError, match="an Arena holds tables, not a SidFilter"):
         check_held(nothing)
@@ -362,21 +362,21 @@ def test_the_logits_processor_gives_each_element_its_filter_and_keeps_an_end_in_
         for row, tokens in enumerate(ids[:, 1:].tolist()):
             sequence = tuple(tokens[: tokens.index(eos)] if eos in tokens else tokens)
             assert sequence in c.kept(chosen[row // 2])
-        with pytest.raises(mw.ConstraintError, match="the filter keeps no item"):
+        with pytest.raises(mw.errors.ConstraintError, match="the filter keeps no item"):
             ConstraintLogitsProcessor([filters[0] & ~filters[0]], eos_token_ids=eos)
 
 
 def test_what_is_of_another_table_or_without_filters_is_refused():
     table, other = mw.compile_sids([[3, 1], [0, 2]], 4), mw.compile_sids([[3, 1], [0, 2]], 4)
     kept, foreign = mw.filter_sids(table, [True, False]), mw.filter_sids(other, [True, False])
-    with pytest.raises(mw.ConstraintError, match="filters of different tables"):
+    with pytest.raises(mw.errors.ConstraintError, match="filters of different tables"):
         kept & foreign
     for name in ALL:
         ops, into = backend(name)
         placed = ops.put(table)
         dev = ops.filtered(placed, [kept])
         assert out(ops.contains(dev, into(np.array([[3, 1], [0, 2], [0, 1]])))).tolist() == [True, True, False]
-        with pytest.raises(mw.ConstraintError, match="of another table") as found:
+        with pytest.raises(mw.errors.ConstraintError, match="of another table") as found:
             ops.filtered(placed, [foreign])
         assert found.value.argument == "filters"
         with pytest.raises(ValueError, match="begin with start"):

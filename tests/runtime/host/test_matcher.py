@@ -333,7 +333,7 @@ def test_what_a_matcher_cannot_be_made_of_is_refused():
         mw.Matcher([])
     with pytest.raises(TypeError, match=r"a Matcher takes a Vocabulary, not str: .* Vocabulary\.from_bytes"):
         mw.Matcher(table, "x")
-    with pytest.raises(mw.VocabularyMismatchError, match="pass the vocabulary that it was compiled with"):
+    with pytest.raises(mw.errors.VocabularyMismatchError, match="pass the vocabulary that it was compiled with"):
         mw.Matcher(table, small("x y"))
     with pytest.raises(ValueError, match="max_tokens=0 is less than the shortest match, 1 tokens"):
         mw.Matcher(table, max_tokens=0)
@@ -601,14 +601,14 @@ def test_members_can_be_written_as_the_tokenizer_writes_them_and_nothing_else_ca
         try:
             table = mw.compile_regex(pattern, vocab)
             least = mw.compile_regex(pattern, vocab, lazy=False).min_length
-        except mw.ConstraintError:  # no text of this kind can be written with it
+        except mw.errors.ConstraintError:  # no text of this kind can be written with it
             continue
         for length in (8, 30):
             for _ in range(4):
                 try:
                     member = dfa.sample(rng, max(length, len(dfa.shortest() or b"")))
                     tokens = vocab.encode(member)
-                except mw.ConstraintError:  # it has no tokens for this one
+                except mw.errors.ConstraintError:  # it has no tokens for this one
                     continue
                 assert vocab.decode(tokens) == member
                 tried += 1

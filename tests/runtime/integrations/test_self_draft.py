@@ -578,7 +578,7 @@ def test_drafts_that_do_not_exist_are_no_members_even_where_the_first_token_of_a
 def test_a_set_of_another_vocabulary_and_one_that_was_not_put_are_refused():
     head, hidden = DraftHead(8, 3, 2), torch.randn(1, 3, 8)
     for verify in ("step", "end"):
-        with pytest.raises(mw.VocabularyMismatchError):
+        with pytest.raises(mw.errors.VocabularyMismatchError):
             self_draft_search(
                 head, lambda placeholders: hidden, torch_ops.put(mw.compile_sids([[0, 9]], 10)), beams=2, verify=verify
             )
