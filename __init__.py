@@ -13,12 +13,10 @@ if TYPE_CHECKING:
     from .automata.budget import Budget
     from .compile.cache.cache import Cache
     from .compile.catalogue import Catalogue
+    from .compile.constraint_source import Source
     from .compile.grammar.build import compile_grammar
-    from .compile.live_catalogue import LiveCatalogue
     from .compile.schemas.compile_schema import compile_json_schema
     from .compile.sequences import compile_sequences, compile_sids, sort_sids
-    from .compile.shards.build import build_shards
-    from .compile.shards.merge import merge_shards
     from .compile.tags.build import compile_structural_tag
     from .compile.tags.tagged_text import SpecialToken, Tag, TaggedText
     from .compile.text import compile_choices, compile_regex
@@ -27,15 +25,6 @@ if TYPE_CHECKING:
     from .runtime.arena.arena import Arena
     from .runtime.arena.capacity import Capacity
     from .runtime.host.matcher import Matcher
-    from .table.files_filter import FilesFilter
-    from .table.live_sids import LiveSids
-    from .table.members import sample_members
-    from .table.sharded_files import ShardedFiles
-    from .table.sharded_matrix import ShardedMatrix
-    from .table.shards import Manifest
-    from .table.sid_filter import SidFilter, filter_sids
-    from .table.snapshot import LiveFilter, Snapshot
-    from .table.sorted_matrix import SortedMatrix
     from .table.transition_table import TransitionTable
     from .texts import generate, logits_processor
     from .vocabulary.vocabulary import Vocabulary
@@ -48,24 +37,14 @@ __all__ = [
     "Cache",
     "Capacity",
     "Catalogue",
-    "FilesFilter",
     "LazyTable",
-    "LiveCatalogue",
-    "LiveFilter",
-    "LiveSids",
-    "Manifest",
     "Matcher",
-    "ShardedFiles",
-    "ShardedMatrix",
-    "SidFilter",
-    "Snapshot",
-    "SortedMatrix",
+    "Source",
     "SpecialToken",
     "Tag",
     "TaggedText",
     "TransitionTable",
     "Vocabulary",
-    "build_shards",
     "compile_choices",
     "compile_grammar",
     "compile_json_schema",
@@ -73,11 +52,8 @@ __all__ = [
     "compile_sequences",
     "compile_sids",
     "compile_structural_tag",
-    "filter_sids",
     "generate",
     "logits_processor",
-    "merge_shards",
-    "sample_members",
     "sort_sids",
     "warm",
 ]
@@ -86,12 +62,10 @@ _NAMES = {
     "automata.budget": ("Budget",),
     "compile.cache.cache": ("Cache",),
     "compile.catalogue": ("Catalogue",),
+    "compile.constraint_source": ("Source",),
     "compile.grammar.build": ("compile_grammar",),
     "compile.schemas.compile_schema": ("compile_json_schema",),
-    "compile.live_catalogue": ("LiveCatalogue",),
     "compile.sequences": ("compile_sequences", "compile_sids", "sort_sids"),
-    "compile.shards.build": ("build_shards",),
-    "compile.shards.merge": ("merge_shards",),
     "compile.tags.build": ("compile_structural_tag",),
     "compile.tags.tagged_text": ("SpecialToken", "Tag", "TaggedText"),
     "compile.text": ("compile_choices", "compile_regex"),
@@ -100,15 +74,6 @@ _NAMES = {
     "runtime.arena.arena": ("Arena",),
     "runtime.arena.capacity": ("Capacity",),
     "runtime.host.matcher": ("Matcher",),
-    "table.files_filter": ("FilesFilter",),
-    "table.live_sids": ("LiveSids",),
-    "table.members": ("sample_members",),
-    "table.sharded_files": ("ShardedFiles",),
-    "table.sharded_matrix": ("ShardedMatrix",),
-    "table.shards": ("Manifest",),
-    "table.sid_filter": ("SidFilter", "filter_sids"),
-    "table.snapshot": ("LiveFilter", "Snapshot"),
-    "table.sorted_matrix": ("SortedMatrix",),
     "table.transition_table": ("TransitionTable",),
     "texts": ("generate", "logits_processor"),
     "vocabulary.vocabulary": ("Vocabulary",),

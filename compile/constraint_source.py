@@ -31,7 +31,7 @@ _classes: WeakKeyDictionary[type, tuple[Any, Any]] = WeakKeyDictionary()  # the 
 class Source:
     """A JSON Schema, a pattern, a list of texts, a grammar or text with tags, and the options of what compiles it.
 
-    What is wrong with it is said by `compile`, or by `hashed`, whichever is called first.
+    What is wrong with it is said by `compile`, or by `key`, whichever is called first.
 
     >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
     >>> Source.regex("[ab]+").compile(vocab).accepts([98, 99])
@@ -94,7 +94,7 @@ class Source:
                 made = tags.compile_structural_tag(self._tag, vocabulary, budget=budget, **self.options)
         return made if self.lazy else made.to_table()
 
-    def hashed(self, vocabulary: Vocabulary) -> str | None:
+    def key(self, vocabulary: Vocabulary) -> str | None:
         """Return a hash of all that its table follows from, `source` of the table; None for a wrong type.
 
         Raises the errors of `compile` for options that are wrong, and for a schema or tag that cannot be read.

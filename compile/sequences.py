@@ -15,6 +15,7 @@ from ..automata.sequence_sort import IntArray, Progress, sort
 from ..automata.trie import Trie, build_trie, fill_masks
 from ..errors import Advice, ConstraintError
 from ..kernels.limits import MOST_TOKENS
+from ..table.filter_bits import MOST_ROWS
 from ..table.groups import (
     NO_ACTIONS,
     NO_SITES,
@@ -26,7 +27,7 @@ from ..table.groups import (
     TrieLevels,
     no_exits,
 )
-from ..table.sorted_matrix import MOST_ROWS, SortedMatrix, in_order, lay_out
+from ..table.sorted_matrix import SortedMatrix, in_order, lay_out
 from ..table.transition_table import TransitionTable
 from ..vocabulary.end_tokens import EndTokens, checked_ends
 

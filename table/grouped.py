@@ -83,6 +83,16 @@ class GroupedArrays:
         return self.num_sites > 0
 
     @property
+    def num_sequences(self) -> int:
+        """Q: distinct sequences; 0 of a graph, which does not count them."""
+        return int(self.trie.item_start.size) - 1
+
+    @property
+    def distance(self) -> Int32Array:
+        """Fewest tokens from each state to an accepting end: (num_states,)."""
+        raise NotImplementedError
+
+    @property
     def num_rows(self) -> int:
         """S: states with a row of edges."""
         return int(self.rows.edge_start.size) - 1

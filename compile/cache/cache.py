@@ -117,7 +117,7 @@ class Cache:
         spelling = source.spelling
         if spelling is not None and (entry := self._known((spelling, budget))) is not None:
             return _answer(entry)
-        hashed = source.hashed(self.vocabulary)
+        hashed = source.key(self.vocabulary)
         if hashed is None:
             return source.compile(self.vocabulary, budget)  # which says what is wrong
         return self._get(_key(source, hashed, budget), None if spelling is None else (spelling, budget), source, budget)
@@ -234,7 +234,7 @@ class Cache:
     def _wanted(self, source: Source, budget: Budget | None) -> tuple[Any, ConstraintError | None]:
         """Return the key of a schema, or what is wrong with it."""
         try:
-            return _key(source, source.hashed(self.vocabulary) or "", budget), None
+            return _key(source, source.key(self.vocabulary) or "", budget), None
         except ConstraintError as error:
             return None, error
 

@@ -49,7 +49,7 @@ def build_shards(
 
     The engine writes the rows of each shard; one task sorts each; the manifest is written last. A build that was
     interrupted goes on where it stopped if it is called again alike, with either engine. Shards hold about as many rows
-    each. `merge_shards` joins them.
+    each. `Catalogue.merge_shards` joins them.
 
     folder: where the shards come to be, on a disk that all machines of the engine share. It must be new, empty, or of
     the same build, and apart from the dataset. vocab_size: V.

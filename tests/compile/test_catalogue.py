@@ -379,7 +379,7 @@ def test_arrow_files_are_refused_with_the_line_that_converts_them(kind, tmp_path
         with pytest.raises(
             mw.errors.DataError, match=r"is an Arrow file: catalogues and shards are built from Parquet"
         ):
-            mw.build_shards(source, tmp_path / "out", 5, shards=1, **options)
+            mw.Catalogue.build_shards(source, tmp_path / "out", 5, shards=1, **options)
     if kind != "stream":  # whatever its name is
         other = path.rename(folder / "items.parquet")
         with pytest.raises(mw.errors.DataError, match="is an Arrow file"):

@@ -56,7 +56,7 @@ SIDS = np.unique(rng.integers(0, [290, 40, 40], (4000, 3)), axis=0)
 TABLES = {
     "table": mw.compile_sids(SIDS, vocab_size=V),
     "matrix": mw.sort_sids(SIDS, vocab_size=V),
-    "filter": mw.filter_sids(mw.sort_sids(SIDS, vocab_size=V), np.arange(len(SIDS)) % 3 == 0),
+    "filter": mw.sort_sids(SIDS, vocab_size=V).filter(np.arange(len(SIDS)) % 3 == 0),
     "ended": mw.compile_sequences([*SIDS[:500].tolist(), *SIDS[:90, :2].tolist()], vocab_size=V, eos=299),
     "loose": mw.compile_sequences([*SIDS[:500].tolist(), *SIDS[:90, :2].tolist()], vocab_size=V),
 }
@@ -84,7 +84,7 @@ def test_a_search_begins_behind_codes_that_are_chosen_and_has_a_filter_for_each_
     for row, prompt in enumerate(PROMPTS):
         want = by_itself(continue_from(dev, first[row : row + 1], ops=torch_ops), prompt, 4, max_length=2)
         assert torch.equal(found.tokens[row], want.tokens[0])
-    filters = [mw.filter_sids(matrix, np.arange(len(SIDS)) % 5 == row) for row in range(2)]
+    filters = [matrix.filter(np.arange(len(SIDS)) % 5 == row) for row in range(2)]
     found = beam_search(scores, PROMPTS, torch_ops.filtered(dev, filters), beams=4)
     assert all(filters[row].contains(found.tokens[row]).all() for row in range(2))
 

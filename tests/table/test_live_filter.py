@@ -10,6 +10,8 @@ import pytest
 import maskwright as mw
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode import beam_search
+from maskwright.table.live_sids import LiveSids
+from maskwright.table.snapshot import LiveFilter, Snapshot
 from tests.marks import marked
 from tests.runtime.device.test_operations import ALL, backend, out
 from tests.table.test_live_sids import KINDS, Changing, walked
@@ -18,13 +20,13 @@ from tests.table.test_sorted_matrix import some_logits
 Kept = set[tuple[int, ...]]
 
 
-def drawn(c: Changing, snapshot: mw.Snapshot, share: float) -> tuple[mw.LiveFilter, Kept]:
+def drawn(c: Changing, snapshot: Snapshot, share: float) -> tuple[LiveFilter, Kept]:
     """A random filter of a snapshot, and what it keeps."""
     keep = c.rng.random(snapshot.num_sequences) < share
     return snapshot.filter(keep), set(map(tuple, snapshot.sids[keep].tolist()))
 
 
-def changed(c: Changing, times: int = 4) -> mw.Snapshot:
+def changed(c: Changing, times: int = 4) -> Snapshot:
     """The set after some updates, which leave rows in the delta and take some of the base."""
     for _ in range(times):
         c.update(30)
@@ -201,7 +203,7 @@ def test_a_matcher_allows_what_a_snapshot_holds_and_a_filter_keeps(kind):
 
 
 def test_a_filter_belongs_to_its_snapshot_and_says_so():
-    live = mw.LiveSids(mw.sort_sids([[1, 1], [2, 2], [2, 0]], 3), capacity=8)
+    live = LiveSids(mw.sort_sids([[1, 1], [2, 2], [2, 0]], 3), capacity=8)
     first = live.publish()
     dev = numpy_ops.put(first)
     live.insert([[0, 1]])
@@ -212,7 +214,7 @@ def test_a_filter_belongs_to_its_snapshot_and_says_so():
     with pytest.raises(mw.errors.ConstraintError, match="is of snapshot 2, and on this device is snapshot 1"):
         numpy_ops.filtered(dev, [old, new])
     with pytest.raises(TypeError, match="must be LiveFilters"):
-        numpy_ops.filtered(dev, [mw.filter_sids(live.base, [True, False, True])])
+        numpy_ops.filtered(dev, [live.base.filter([True, False, True])])
     with pytest.raises(TypeError, match="must be SidFilters"):
         numpy_ops.filtered(numpy_ops.put(live.base), [old])
     with pytest.raises(ValueError, match="filters is empty"):
@@ -226,7 +228,7 @@ def test_a_filter_belongs_to_its_snapshot_and_says_so():
     with pytest.raises(mw.errors.ConstraintError, match=r"has shape \(2,\), \(1,\) is needed"):
         old.at(second, new=lambda rows: np.ones(2, bool))
     with pytest.raises(mw.errors.ConstraintError, match="of another live set"):
-        old.at(mw.LiveSids(mw.sort_sids([[1]], 3)).publish(), new=True)
+        old.at(LiveSids(mw.sort_sids([[1]], 3)).publish(), new=True)
     with pytest.raises(TypeError, match="joined with a filter"):
         old | True
     assert numpy_ops.filtered(numpy_ops.refreshed(dev, second), [old.at(second, new=False)]).base.kept is not None

@@ -12,6 +12,8 @@ import pytest
 
 import maskwright as mw
 from maskwright.runtime.decode import beam_search, sample_sequences
+from maskwright.table.live_sids import LiveSids
+from maskwright.table.snapshot import LiveFilter
 from tests.marks import marked
 from tests.runtime.device.test_operations import backend, out
 
@@ -29,10 +31,10 @@ class Living:
         self.rng, self.folder = np.random.default_rng(seed), folder
         drawn = self.rng.integers(0, V, (40, L))
         self.items: Counter[Row] = Counter(map(tuple, drawn.tolist()))
-        self.live = mw.LiveSids(mw.sort_sids(drawn, V), log=folder / "log", **OPTIONS)
+        self.live = LiveSids(mw.sort_sids(drawn, V), log=folder / "log", **OPTIONS)
         self.publish()
         self.dev = self.ops.put(self.snapshot)
-        self.kept: list[tuple[mw.LiveFilter, set[Row]]] = []
+        self.kept: list[tuple[LiveFilter, set[Row]]] = []
         self.done: Counter[str] = Counter()
 
     def publish(self) -> None:
@@ -63,9 +65,9 @@ class Living:
             self.live.compact(save=self.folder / "base")
         self.live.close()
         if (self.folder / "base").exists():
-            self.live = mw.LiveSids.load(self.folder / "base", log=self.folder / "log", **OPTIONS)
+            self.live = LiveSids.load(self.folder / "base", log=self.folder / "log", **OPTIONS)
         else:
-            self.live = mw.LiveSids(self.live.base, log=self.folder / "log", **OPTIONS)
+            self.live = LiveSids(self.live.base, log=self.folder / "log", **OPTIONS)
         self.refresh()
 
     def refresh(self) -> None:

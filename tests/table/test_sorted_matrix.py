@@ -27,6 +27,7 @@ from maskwright.runtime.decode import (
     sample_unbiased,
 )
 from maskwright.runtime.device.device_table import MatrixState, State
+from maskwright.table.sorted_matrix import SortedMatrix
 from tests.marks import marked
 from tests.oracles import naive
 from tests.runtime.device.test_operations import ALL, backend, out
@@ -37,7 +38,7 @@ class Case(NamedTuple):
 
     rows: np.ndarray
     table: mw.TransitionTable
-    matrix: mw.SortedMatrix
+    matrix: SortedMatrix
     nodes: np.ndarray  # (P,) states of the table
     state: MatrixState  # (P,) intervals found in a sorted list of tuples
 
@@ -196,11 +197,11 @@ def test_arrays_that_are_no_sorted_matrix_are_refused(monkeypatch):
         (np.zeros((2, 0), np.uint8), "unsigned integers"),
     ):
         with pytest.raises(TableError, match=message):
-            mw.SortedMatrix(4, array)
+            SortedMatrix(4, array)
     with pytest.raises(TableError, match="item_start has 1 entries, 2 are needed"):
-        mw.SortedMatrix(4, columns([0, 2]), np.zeros(1, np.int32))
+        SortedMatrix(4, columns([0, 2]), np.zeros(1, np.int32))
     with pytest.raises(TableError, match="item_row has 3 entries, there are 2 input rows"):
-        mw.SortedMatrix(4, columns([0, 2]), np.array([0, 2], np.int32), np.zeros(3, np.int32))
+        SortedMatrix(4, columns([0, 2]), np.array([0, 2], np.int32), np.zeros(3, np.int32))
     with pytest.raises(ValueError, match=r"state 3 is none of this matrix: its states are 0 \.\. 2"):
         mw.sort_sids([[0, 2], [1, 1]], 4).input_rows([3])
     with pytest.raises(ValueError, match="sids must be integers"):
@@ -684,7 +685,7 @@ def test_tokens_of_64_bits_do_not_wrap_where_jax_has_32():
 ])  # fmt: skip
 def test_fields_that_contradict_each_other_are_refused(fields, message):
     with pytest.raises(TableError, match=message):
-        mw.SortedMatrix(**{"vocab_size": 7, "columns": np.array([[0, 1], [5, 6]], np.uint8), **fields})
+        SortedMatrix(**{"vocab_size": 7, "columns": np.array([[0, 1], [5, 6]], np.uint8), **fields})
 
 
 def test_a_matrix_that_came_back_from_a_pickle_or_a_copy_cannot_be_written_to():
@@ -704,7 +705,7 @@ def test_a_matrix_that_came_back_from_a_pickle_or_a_copy_cannot_be_written_to():
 def test_columns_of_any_byte_order_are_taken():
     native = mw.sort_sids([[3, 1], [0, 2], [3, 1], [300, 7]], 400)
     fields = {"columns": ">u2", "item_start": ">i4", "item_row": ">i8"}
-    swapped = mw.SortedMatrix(400, **{name: getattr(native, name).astype(kind) for name, kind in fields.items()})
+    swapped = SortedMatrix(400, **{name: getattr(native, name).astype(kind) for name, kind in fields.items()})
     assert swapped.columns.dtype.isnative
     assert swapped.sids.tolist() == native.sids.tolist()
     assert [rows.tolist() for rows in swapped.input_rows([0, 1, 2])] == [[1], [0, 2], [3]]
@@ -734,5 +735,5 @@ def test_sequences_of_any_type_of_integers_are_found(kind, vocab_size):
 
 def test_columns_wider_than_any_vocabulary_needs_are_taken():
     columns = np.array([[1, 1, 3], [2, 3, 4]], np.uint64)
-    matrix = mw.SortedMatrix(9, np.asfortranarray(columns))
+    matrix = SortedMatrix(9, np.asfortranarray(columns))
     assert matrix.find([[1, 3], [2, 2]]).tolist() == [1, 3]

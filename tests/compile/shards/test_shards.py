@@ -21,6 +21,7 @@ from maskwright.compile.shards.plan import shard_expression, splitters_of
 from maskwright.compile.shards.shard_task import build_shard
 from maskwright.table import shards as files
 from maskwright.table.filter_bits import booleans_of
+from maskwright.table.shards import Manifest
 from tests.strategies.datasets import same_catalogues, skewed_ids, write_dataset
 
 pytest.importorskip("pyarrow")
@@ -49,8 +50,8 @@ def dataset(tmp_path):
     return write_dataset(tmp_path / "data", skewed_ids(3000, 4, 30), [f"é{i}" * (i % 3) for i in range(3000)], files=4)
 
 
-def build(dataset: Path, folder: Path, shards: int = 4, **options: Any) -> mw.Manifest:
-    return mw.build_shards(dataset, folder, VOCAB, shards=shards, **{**OPTIONS, **options})
+def build(dataset: Path, folder: Path, shards: int = 4, **options: Any) -> Manifest:
+    return mw.Catalogue.build_shards(dataset, folder, VOCAB, shards=shards, **{**OPTIONS, **options})
 
 
 # ------------------------------------------------------------------------------------------- merged equals single
@@ -65,11 +66,11 @@ def test_merged_is_the_single_build(tmp_path, in_process, shards, ids, kind):
     items = rng.permutation(2000) if ids != "strings" else [f"ü{i}" for i in rng.permutation(2000)]
     data = write_dataset(tmp_path / "data", sids, items, files=3, columns=shards == 2)
     options = {"sids": [f"c{i}" for i in range(5)] if shards == 2 else "sid", "offsets": 10}
-    manifest = mw.build_shards(data, tmp_path / "out", 60, shards=shards, items=ids and "item", **options)
+    manifest = mw.Catalogue.build_shards(data, tmp_path / "out", 60, shards=shards, items=ids and "item", **options)
     single = mw.Catalogue.from_parquet(data, 60, items="item", kind=kind, **options)
     if ids is None:
         single = mw.Catalogue(single.table, mw.Catalogue.of(sids, np.arange(2000), 60).ids, single.code_tokens)
-    same_catalogues(mw.merge_shards(tmp_path / "out", kind=kind), single)
+    same_catalogues(mw.Catalogue.merge_shards(tmp_path / "out", kind=kind), single)
     assert len(manifest.shards) == shards
     assert manifest.num_items == 2000
     assert manifest.num_sequences == len(np.unique(sids, axis=0))
@@ -79,8 +80,8 @@ def test_merged_is_the_single_build(tmp_path, in_process, shards, ids, kind):
 @pytest.mark.parametrize("devices", [1, 3, 5])
 def test_devices_have_the_merged_rows_and_find_their_items(tmp_path, dataset, in_process, devices):
     manifest = build(dataset, tmp_path / "out", 5)
-    merged = mw.merge_shards(tmp_path / "out", kind="matrix")
-    sharded = mw.ShardedFiles(tmp_path / "out", devices)
+    merged = mw.Catalogue.merge_shards(tmp_path / "out", kind="matrix")
+    sharded = mw.Catalogue.open_shards(tmp_path / "out", devices)
     columns = np.concatenate([sharded.columns(number) for number in range(devices)], axis=1)
     assert np.array_equal(columns, merged.table.columns)
     states = np.random.default_rng(0).integers(0, merged.table.num_sequences, 20)
@@ -96,10 +97,13 @@ def test_a_filter_of_files_is_a_column_of_the_dataset(tmp_path, dataset, in_proc
     import pyarrow.parquet as pq
 
     manifest = build(dataset, tmp_path / "out", 5)
-    sharded, merged = mw.ShardedFiles(tmp_path / "out", devices), mw.merge_shards(tmp_path / "out", kind="matrix")
+    sharded, merged = (
+        mw.Catalogue.open_shards(tmp_path / "out", devices),
+        mw.Catalogue.merge_shards(tmp_path / "out", kind="matrix"),
+    )
     names = [name for file in manifest.dataset["files"] for name in pq.read_table(file["path"])["item"].to_pylist()]
     keep = np.array([hash(name) % 3 == 0 for name in names])
-    kept, wanted = mw.filter_sids(sharded, keep), mw.filter_sids(merged.table, keep).sequences
+    kept, wanted = sharded.filter(keep), merged.table.filter(keep).sequences
     found = np.zeros(0, np.bool_)
     for number in range(devices):
         out = np.zeros(sharded.columns(number).shape[1] // 32 + 1, np.uint32)
@@ -111,7 +115,7 @@ def test_a_filter_of_files_is_a_column_of_the_dataset(tmp_path, dataset, in_proc
     shard = manifest.shard(file)
     rows = shard.matrix.input_rows(place)[0]
     ids = shard.ids.at(rows[kept.keeps(shard.rows[rows])])
-    assert sorted(ids) == sorted(merged.ids.at(mw.filter_sids(merged.table, keep).input_rows(state)[0]))
+    assert sorted(ids) == sorted(merged.ids.at(merged.table.filter(keep).input_rows(state)[0]))
 
 
 @pytest.mark.parametrize(
@@ -125,11 +129,11 @@ def test_a_filter_of_files_is_a_column_of_the_dataset(tmp_path, dataset, in_proc
 )
 def test_odd_sets(tmp_path, in_process, sids):
     data = write_dataset(tmp_path / "data", sids, np.arange(len(sids)), files=2)
-    manifest = mw.build_shards(data, tmp_path / "out", 60, shards=4, sids="sid", items="item")
+    manifest = mw.Catalogue.build_shards(data, tmp_path / "out", 60, shards=4, sids="sid", items="item")
     assert len(manifest.shards) <= min(4, len(np.unique(sids, axis=0)))
     for kind in ("table", "matrix"):
         single = mw.Catalogue.from_parquet(data, 60, sids="sid", items="item", kind=kind)
-        same_catalogues(mw.merge_shards(tmp_path / "out", kind=kind), single)
+        same_catalogues(mw.Catalogue.merge_shards(tmp_path / "out", kind=kind), single)
 
 
 def test_shards_are_as_large_whatever_the_skew(tmp_path, in_process, monkeypatch):
@@ -137,7 +141,7 @@ def test_shards_are_as_large_whatever_the_skew(tmp_path, in_process, monkeypatch
     sids = skewed_ids(60_000, 4, 60)
     sids[:30_000, 0] = 3  # half of all below one first code
     data = write_dataset(tmp_path / "data", np.sort(sids.view("i8,i8,i8,i8"), axis=0).view("i8").reshape(-1, 4), None)
-    manifest = mw.build_shards(data, tmp_path / "out", 60, shards=5, sids="sid")
+    manifest = mw.Catalogue.build_shards(data, tmp_path / "out", 60, shards=5, sids="sid")
     sizes = [shard.rows for shard in manifest.shards]
     assert max(sizes) <= 1.1 * min(sizes)
     assert sum(before.last[0] == after.first[0] for before, after in pairwise(manifest.shards)) >= 2
@@ -175,7 +179,7 @@ def test_a_killed_process_is_begun_again(tmp_path, dataset, monkeypatch):
     build(dataset, tmp_path / "out", workers=1)
     assert [process.returncode for process in begun] == [-signal.SIGKILL, 0]
     single = mw.Catalogue.from_parquet(dataset, VOCAB, **OPTIONS)
-    same_catalogues(mw.merge_shards(tmp_path / "out"), single)
+    same_catalogues(mw.Catalogue.merge_shards(tmp_path / "out"), single)
 
 
 def test_a_process_that_ends_three_times_is_an_error_by_name(tmp_path, dataset, monkeypatch):
@@ -183,7 +187,7 @@ def test_a_process_that_ends_three_times_is_an_error_by_name(tmp_path, dataset, 
     with pytest.raises(mw.errors.DataError, match=r"shard \d of 4 ended 3 times, last with status 1 .*: run the same"):
         build(dataset, tmp_path / "out", workers=1)
     with pytest.raises(FileNotFoundError, match="the build did not end"):
-        mw.merge_shards(tmp_path / "out")
+        mw.Catalogue.merge_shards(tmp_path / "out")
 
 
 KILLED = """
@@ -210,7 +214,7 @@ if moment == "parts":  # all is written, under another name
     os.replace = lambda a, b: die() if b.name.startswith("parts-") and "." not in b.name else replace(a, b)
 if moment == "manifest":
     os.replace = lambda a, b: die() if b.name == "manifest.json" else replace(a, b)
-mw.build_shards(data, folder, VOCAB, shards=4, **OPTIONS)
+mw.Catalogue.build_shards(data, folder, VOCAB, shards=4, **OPTIONS)
 """
 
 
@@ -222,10 +226,10 @@ def test_a_killed_build_goes_on_where_it_stopped(tmp_path, dataset, in_process, 
     root = Path(__file__).parents[3]
     assert subprocess.run(command, cwd=root).returncode == -signal.SIGKILL
     with pytest.raises(FileNotFoundError, match="run the same `maskwright build` again"):
-        mw.Manifest.load(tmp_path / "out")
+        Manifest.load(tmp_path / "out")
     build(dataset, tmp_path / "out")
     assert len(in_process) == left
-    same_catalogues(mw.merge_shards(tmp_path / "out"), mw.Catalogue.from_parquet(dataset, VOCAB, **OPTIONS))
+    same_catalogues(mw.Catalogue.merge_shards(tmp_path / "out"), mw.Catalogue.from_parquet(dataset, VOCAB, **OPTIONS))
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "lock", "manifest.json", "plan.json", *(f"shard-0000{number}.safetensors" for number in range(4))
     }  # fmt: skip
@@ -244,7 +248,7 @@ def test_a_second_run_makes_only_what_is_missing(tmp_path, dataset, in_process):
     assert build(dataset, tmp_path / "out") == manifest  # byte for byte: checksums are equal
     assert sorted(in_process) == [1, 3]
     (tmp_path / "out" / "manifest.json").write_text("{")
-    assert build(dataset, tmp_path / "out") == mw.Manifest.load(tmp_path / "out") == manifest
+    assert build(dataset, tmp_path / "out") == Manifest.load(tmp_path / "out") == manifest
     assert sorted(in_process) == [1, 3]
 
 
@@ -256,13 +260,13 @@ def test_damaged_shards_are_refused_by_name(tmp_path, dataset, in_process):
     with pytest.raises(
         mw.errors.TableFileError, match=r"shard-00001.safetensors is truncated or was changed .* run the same"
     ):
-        mw.merge_shards(tmp_path / "out")
+        mw.Catalogue.merge_shards(tmp_path / "out")
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(mw.errors.TableFileError, match=r"shard-00001.safetensors is truncated or was changed"):
-        mw.merge_shards(tmp_path / "out")
+        mw.Catalogue.merge_shards(tmp_path / "out")
     path.unlink()
     with pytest.raises(mw.errors.TableFileError, match=r"shard-00001.safetensors is missing: run the same"):
-        mw.merge_shards(tmp_path / "out")
+        mw.Catalogue.merge_shards(tmp_path / "out")
 
 
 def test_a_shard_of_another_version_is_refused_by_name(tmp_path, dataset, in_process, monkeypatch):
@@ -283,7 +287,7 @@ def test_damaged_manifests_are_refused_by_name(tmp_path, dataset, in_process):
     def refused(text: str, match: str) -> None:
         path.write_text(text)
         with pytest.raises(mw.errors.TableFileError, match=match):
-            mw.merge_shards(tmp_path / "out")
+            mw.Catalogue.merge_shards(tmp_path / "out")
 
     refused(whole[:100], "is damaged .* run the same")
     refused("[]", "is damaged")
@@ -319,7 +323,7 @@ def test_rows_that_another_plan_wrote_are_not_taken(tmp_path, dataset, in_proces
     build(dataset, tmp_path / "b", items=None)
     (tmp_path / "b" / "plan.json").replace(tmp_path / "out" / "plan.json")
     build(dataset, tmp_path / "out", items=None)  # with the rows of the other build beside it
-    assert list(mw.merge_shards(tmp_path / "out").ids) == list(range(3000))
+    assert list(mw.Catalogue.merge_shards(tmp_path / "out").ids) == list(range(3000))
     assert parts.exists()
 
 
@@ -389,7 +393,7 @@ class Told(begun):
         os.write(1, f"{self.pid}\\n".encode())  # at once, as two threads begin programs
 
 local_tasks.subprocess.Popen = Told
-mw.build_shards(*sys.argv[1:], VOCAB, shards=4, workers=2, **OPTIONS)
+mw.Catalogue.build_shards(*sys.argv[1:], VOCAB, shards=4, workers=2, **OPTIONS)
 """
 
 
@@ -441,7 +445,7 @@ def test_a_wrong_code_in_all_rows_is_named(tmp_path, in_process, sids):
     with pytest.raises(
         mw.errors.ConstraintError, match=r"row \d+ of .*part-0.parquet has code -?\d+ at position 0, outside"
     ):
-        mw.build_shards(data, tmp_path / "out", 30, shards=3, sids="sid")
+        mw.Catalogue.build_shards(data, tmp_path / "out", 30, shards=3, sids="sid")
 
 
 def write_ids(folder: Path, *files: Any) -> Path:
@@ -462,16 +466,16 @@ def test_item_ids_without_a_sign_are_kept_or_refused_by_name(tmp_path, in_proces
     options = {"shards": 2, "sids": "sid", "items": "item"}
     most = 2**63 - 1
     whole = write_ids(tmp_path / "a", pa.array([most, 0, 5], pa.uint64()), pa.array([7] * 9, pa.uint64()))
-    mw.build_shards(whole, tmp_path / "out", 30, **options)
-    assert list(mw.merge_shards(tmp_path / "out").ids) == [most, 0, 5, *[7] * 9]
+    mw.Catalogue.build_shards(whole, tmp_path / "out", 30, **options)
+    assert list(mw.Catalogue.merge_shards(tmp_path / "out").ids) == [most, 0, 5, *[7] * 9]
     above = write_ids(tmp_path / "b", pa.array([1] * 9, pa.uint64()), pa.array([5, 6, most + 1, 7], pa.uint64()))
     with pytest.raises(
         mw.errors.ConstraintError, match=rf"row 2 of .*part-1.parquet has item id {most + 1}: integers must"
     ):
-        mw.build_shards(above, tmp_path / "out_b", 30, **options)
+        mw.Catalogue.build_shards(above, tmp_path / "out_b", 30, **options)
     mixed = write_ids(tmp_path / "c", pa.array([1, 2**60 + 1], pa.int64()), pa.array([1, 2**60 + 3], pa.uint64()))
     with pytest.raises(mw.errors.ConstraintError, match=r"part-1.parquet has column 'item' of uint64, others of anoth"):
-        mw.build_shards(mixed, tmp_path / "out_c", 30, **options)
+        mw.Catalogue.build_shards(mixed, tmp_path / "out_c", 30, **options)
 
 
 @pytest.mark.parametrize(
@@ -492,7 +496,7 @@ def test_columns_that_engines_mistake_are_refused_by_name(tmp_path, in_process, 
     held = [[[row, 1] for row in range(9)] if name.casefold() == "sid" else list(range(9)) for name in names]
     pq.write_table(pa.table(held, names), tmp_path / "data" / "part-0.parquet")
     with pytest.raises(mw.errors.ConstraintError, match=message):
-        mw.build_shards(tmp_path / "data", tmp_path / "out", 30, shards=2, sids="sid", items="item")
+        mw.Catalogue.build_shards(tmp_path / "data", tmp_path / "out", 30, shards=2, sids="sid", items="item")
 
 
 def test_wrong_calls_are_refused_by_name(tmp_path, dataset, in_process):
@@ -548,4 +552,4 @@ def test_names_of_files_and_columns_are_taken_as_they_are(tmp_path, in_process):
     options = {"sids": 's"i`d', "items": "it em"}
     build(data, tmp_path / "out", **options)
     single = mw.Catalogue.from_parquet(data, VOCAB, **{**OPTIONS, **options})
-    same_catalogues(mw.merge_shards(tmp_path / "out"), single)
+    same_catalogues(mw.Catalogue.merge_shards(tmp_path / "out"), single)

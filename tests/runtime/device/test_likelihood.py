@@ -9,6 +9,7 @@ import pytest
 
 import maskwright as mw
 from maskwright.runtime.decode import beam_search, sample_sequences
+from maskwright.table.live_sids import LiveSids
 from tests.marks import marked
 from tests.oracles import naive
 from tests.runtime.device.test_operations import ALL, backend, out
@@ -254,7 +255,7 @@ def test_texts_of_a_pattern_are_scored_with_and_without_arrays(name):
 def test_filters_and_live_sets_are_scored_as_the_sets_that_they_leave(name):
     b = backend(name)
     matrix = mw.sort_sids(ROWS, 10)
-    live = mw.LiveSids(matrix, capacity=8)
+    live = LiveSids(matrix, capacity=8)
     new, gone = [(1, 2, 4), (8, 8, 8), (3, 3, 3), (7, 7, 8)], [(9, 2, 1), (1, 4, 3)]
     live.insert(new)
     live.delete(gone)
@@ -265,7 +266,7 @@ def test_filters_and_live_sets_are_scored_as_the_sets_that_they_leave(name):
     np.testing.assert_allclose(out(found), want, rtol=1e-4, atol=1e-5)
 
     keep = np.arange(len(ROWS)) % 3 != 1
-    filters = [mw.filter_sids(matrix, keep), mw.filter_sids(matrix, ~keep)]
+    filters = [matrix.filter(keep), matrix.filter(~keep)]
     of = np.array([0, 1, 0, 1, 1, 0, 1, 0])
     dev = b.ops.filtered(b.ops.put(matrix), filters, of=of)
     tokens = np.array([*ROWS, ROWS[1], ROWS[0]])

@@ -21,6 +21,7 @@ from maskwright.runtime import numpy_ops
 from maskwright.runtime.device.device_table import State
 from maskwright.runtime.host import matrix_reader
 from maskwright.runtime.host.bitmask_rows import fill_bitmasks
+from maskwright.table.sorted_matrix import SortedMatrix
 from tests.oracles import naive
 from tests.runtime.device.test_graph_operations import bits_of, random_table, seeds, some
 from tests.strategies import tokenizer_zoo
@@ -630,7 +631,7 @@ def test_members_can_be_written_as_the_tokenizer_writes_them_and_nothing_else_ca
 # ------------------------------------------------------------------------------------------ as engines drive them
 
 
-def constraints() -> list[mw.LazyTable | mw.TransitionTable | mw.SortedMatrix]:
+def constraints() -> list[mw.LazyTable | mw.TransitionTable | SortedMatrix]:
     """Return one of each kind that a matcher reads: without calls, with calls, lazy, a matrix, and one without EOS."""
     vocab = tokenizer_zoo.byte_level_bpe()[1]
     nested = {"type": "object", "properties": {"a": {"type": "array", "items": {"enum": [1, "x"]}}}}

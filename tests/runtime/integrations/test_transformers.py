@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import maskwright as mw
+from maskwright.table.sorted_matrix import SortedMatrix
 from tests.strategies import tokenizer_zoo
 
 torch = pytest.importorskip("torch")
@@ -236,7 +237,7 @@ def test_encoder_decoder_models_write_matches(mode, how):
 
 
 @cache
-def sids() -> tuple[np.ndarray, mw.TransitionTable, mw.SortedMatrix]:
+def sids() -> tuple[np.ndarray, mw.TransitionTable, SortedMatrix]:
     """Sequences of which some are forced after a token or two, as a table and as a matrix."""
     rows = np.random.default_rng(0).integers(1, 12, (80, 4))
     rows[::4, 1:] = [5, 5, 7]
