@@ -70,7 +70,7 @@ class Catalogue:
     code_tokens: CodeTokens
     vocabulary: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    _store: ItemStore | None = field(default=None, repr=False)
+    _store: ItemStore | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         rows = self.table.num_items
@@ -92,15 +92,15 @@ class Catalogue:
 
         Args:
             sids: (N, L) codes, as `compile_sids` takes them; or names of tokens that `vocabulary` knows, for each item
-                "<a_12><b_7>" or ["<a_12>", "<b_7>"]: then a code is the token itself.
+                `"<a_12><b_7>"` or `["<a_12>", "<b_7>"]`: then a code is the token itself.
             items: (N,) ids, integers or strings: an array, a list or an Arrow column.
             vocab_size: V of the model; that of `vocabulary` if left out.
             offsets: The token of code 0, one number for all levels or one for each: IDs that come behind the 32,000
                 tokens of a text vocabulary have 32,000.
-            names: In place of offsets, the tokens by name: for each level a pattern such as "<a_{}>", in which {} is
+            names: In place of offsets, the tokens by name: for each level a pattern such as `"<a_{}>"`, in which {} is
                 the code, or a list of the names of its codes.
             vocabulary: That of the tokenizer. Its fingerprint is kept, and names are looked up in it.
-            eos: As of `compile_sids`; leave it out for IDs, which are all as long.
+            eos: As in `compile_sids`; leave it out for IDs, which are all as long.
             kind: "table", or "matrix" for a sorted matrix, which is needed to live and to lie on several devices.
             metadata: Anything that JSON can hold.
 
@@ -145,12 +145,12 @@ class Catalogue:
             vocab_size: V of the model; that of `vocabulary` if left out.
             sids: The column with a list of codes in each row, or columns of one code each; or of names, as of `of`.
             items: The column of ids.
-            offsets: As of `of`.
-            names: As of `of`.
-            vocabulary: As of `of`.
-            eos: As of `of`.
-            kind: As of `of`.
-            metadata: As of `of`.
+            offsets: As in `of`.
+            names: As in `of`.
+            vocabulary: As in `of`.
+            eos: As in `of`.
+            kind: As in `of`.
+            metadata: As in `of`.
             progress: Whether to show a bar; None for long reads on a terminal.
 
         Returns:
@@ -341,6 +341,9 @@ class Catalogue:
         Raises:
             ConstraintError: The catalogue is not of kind "matrix", or lives already.
             TableFileError: The file is no log, one of another catalogue, damaged before its end, or in use.
+
+        Examples:
+            >>> shop = Catalogue.of([[3, 1]], ["shoe"], vocab_size=4, kind="matrix").live(capacity=1_000)
         """
         matrix = self.table
         if not isinstance(matrix, SortedMatrix):
@@ -366,9 +369,9 @@ class Catalogue:
 
         Args:
             path: The file, of a catalogue that lives or one of kind "matrix". Rows of items are what they were.
-            capacity: As of `live`.
+            capacity: As in `live`.
             vocabulary: The one that the catalogue must be of, if that is to be checked.
-            widths: As of `live`.
+            widths: As in `live`.
             log: The one that was written to when the file was saved, or another.
 
         Returns:
@@ -377,8 +380,11 @@ class Catalogue:
         Raises:
             FileNotFoundError: There is no such file.
             ConstraintError: The catalogue in the file is not of kind "matrix", or file and log are one.
-            TableFileError: As of `load`, and as of `live` for the log.
+            TableFileError: As in `load`, and as of `live` for the log.
             VocabularyMismatchError: The file is of another vocabulary.
+
+        Examples:
+            >>> shop = Catalogue.open("shop.catalogue", log="updates.log")  # doctest: +SKIP
         """
         if log is not None:
             check_apart(path, Path(log))
@@ -390,7 +396,9 @@ class Catalogue:
     @classmethod
     def _of_store(cls, store: ItemStore) -> Catalogue:
         table, ids = store.publish()
-        return cls(table, ids, *store.header, store)
+        made = cls(table, ids, *store.header)
+        object.__setattr__(made, "_store", store)
+        return made
 
     @property
     def _changing(self) -> ItemStore:
@@ -469,7 +477,7 @@ class Catalogue:
         if self._store is None:
             return self
         matrix, ids = self._store.live_rows()
-        return replace(self, table=matrix, ids=ids, _store=None)
+        return replace(self, table=matrix, ids=ids)
 
     # ------------------------------------------------------------------------------------------------ files
 
@@ -541,6 +549,9 @@ class Catalogue:
             FileNotFoundError: There is no manifest.
             TableFileError: The shard that it names is missing, truncated or was changed.
             ConstraintError: There are more rows than a sorted matrix may have.
+
+        Examples:
+            >>> catalogue = Catalogue.merge_shards("shards", kind="matrix")  # doctest: +SKIP
         """
         return cls(*merged(folder, kind))
 

@@ -93,6 +93,14 @@ class GroupedArrays:
         raise NotImplementedError
 
     @property
+    def has_calls(self) -> bool:
+        """Whether any array has what belongs to calls, as only a nested table may."""
+        actions, exits, sites = self.actions, self.exits, self.sites
+        parts = (actions.state, actions.push, exits.of_row, exits.of_base, exits.token, exits.label, sites.symbol)
+        frames = (sites.of_row, sites.frames_required, self.rows.frames_required)
+        return exits.start.size > 1 or any(array.size for array in (*parts, *frames))
+
+    @property
     def num_rows(self) -> int:
         """S: states with a row of edges."""
         return int(self.rows.edge_start.size) - 1

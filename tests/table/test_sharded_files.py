@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import maskwright as mw
-from maskwright.table import sid_filter
+from maskwright.table import sharded_files
 from maskwright.table.filter_bits import booleans_of
 from maskwright.table.item_ids import ItemIds
 from maskwright.table.sharded_files import ShardSummary, layout_of
@@ -99,9 +99,9 @@ def test_more_items_than_a_filter_can_number_are_refused_by_name(matrix, tmp_pat
     write_files(tmp_path, matrix, [500])
     files, count = mw.Catalogue.open_shards(tmp_path, 2), matrix.num_items
     keep = np.ones(count, np.bool_)
-    monkeypatch.setattr(sid_filter, "MOST_ITEMS", count)
+    monkeypatch.setattr(sharded_files, "MOST_ITEMS", count)
     assert files.filter(keep).num_items == count
-    monkeypatch.setattr(sid_filter, "MOST_ITEMS", count - 1)
+    monkeypatch.setattr(sharded_files, "MOST_ITEMS", count - 1)
     with pytest.raises(
         mw.errors.ConstraintError, match=f"{count:,} rows are more than a filter may have, {count - 1:,}"
     ):

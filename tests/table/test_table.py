@@ -148,9 +148,13 @@ def test_another_version_is_refused(table, saved, monkeypatch):
 
 
 def test_another_vocabulary_is_refused(saved):
-    assert mw.TransitionTable.load(saved, vocabulary="integers:40").vocab_size == 40
-    with pytest.raises(mw.errors.VocabularyMismatchError, match="compiled for vocabulary integers:40, not integers:41"):
-        mw.TransitionTable.load(saved, vocabulary="integers:41")
+    vocab, other = (mw.Vocabulary.from_bytes([b"", each], eos=0) for each in (b"a", b"b"))
+    with pytest.raises(mw.errors.VocabularyMismatchError, match="compiled for vocabulary integers:40, not bytes:"):
+        mw.TransitionTable.load(saved, vocabulary=vocab)
+    mw.compile_choices(["a"], vocab).save(saved)
+    assert mw.TransitionTable.load(saved, vocabulary=vocab).vocab_size == 2
+    with pytest.raises(mw.errors.VocabularyMismatchError, match="compiled for vocabulary bytes:"):
+        mw.TransitionTable.load(saved, vocabulary=other)
 
 
 def test_a_saved_file_can_be_read_by_whom_the_umask_lets(saved):

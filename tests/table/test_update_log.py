@@ -49,7 +49,8 @@ def test_one_live_set_at_a_time_writes_to_a_log(tmp_path):
     with pytest.raises(TableFileError, match="another live set writes to") as found:
         LiveSids(base, log=path)
     assert "close()" in str(found.value.remedies[0])
-    other = "import sys, maskwright as mw\nmw.LiveSids(mw.sort_sids([[1, 1]], 4), log=sys.argv[1])"
+    other = "import sys, maskwright as mw\nfrom maskwright.table.live_sids import LiveSids\n"
+    other += "LiveSids(mw.sort_sids([[1, 1]], 4), log=sys.argv[1])"
     process = subprocess.run([sys.executable, "-c", other, str(path)], capture_output=True, text=True, check=False)
     assert "another live set writes to" in process.stderr
     live.insert([[2, 2]])

@@ -383,7 +383,7 @@ def test_tables_can_be_pickled_and_saved(vocab, tmp_path):
     again = pickle.loads(pickle.dumps(table))
     assert again.vocabulary == vocab.fingerprint
     table.to_table().save(tmp_path / "tags.table")
-    read = mw.TransitionTable.load(tmp_path / "tags.table", vocabulary=vocab.fingerprint)
+    read = mw.TransitionTable.load(tmp_path / "tags.table", vocabulary=vocab)
     for each in (again, read):
         assert each.accepts(written(SPECIAL[2] + '{"city": "a"}</ ok'))
         assert not each.accepts(written(SPECIAL[2]))

@@ -16,6 +16,7 @@ import itertools, json, re, sys
 import numpy as np
 import maskwright as mw
 from maskwright.runtime.decode import beam_search
+from maskwright.table.live_sids import LiveSids
 
 def ids(kind):  # skewed, and most below one pair, so that some shards have no rows
     rng = np.random.default_rng(0)
