@@ -25,7 +25,7 @@ def step(tokens, cache, t):
 
 def search(dev, batch=1):
     """Return the best beams of each row of a batch."""
-    return beam_search(step, None, dev, ops=torch_ops, batch=batch, beams=3, max_length=L)
+    return beam_search(step, None, dev, ops=torch_ops, batch=batch, beams=3, max_tokens=L)
 
 
 log = Path(tempfile.mkdtemp()) / "updates.log"  # for as long as the catalogue lives, in earnest

@@ -70,7 +70,7 @@ def live_searches(
 
         options: dict[str, Any] = {"ops": torch_ops, "batch": len(part), "beams": beams, "start_token": START}
         with torch.no_grad():
-            return beam_search(stepped, cache, dev, max_length=catalogue.length, **options)
+            return beam_search(stepped, cache, dev, max_tokens=catalogue.length, **options)
 
     parts = [rows.take(np.arange(begin, min(begin + batch, len(rows)))) for begin in range(0, len(rows), batch)]
     for part in parts:  # each user has a filter of their own, and the best items are sold out meanwhile

@@ -49,7 +49,7 @@ def test_beams_become_items_in_the_order_of_their_scores(kind, ids):
     def step(tokens: Any, cache: Any, t: int) -> Any:
         return np.repeat(model[t], len(tokens) // 2, axis=0), cache
 
-    beams = beam_search(step, None, dev, ops=numpy_ops, batch=2, beams=6, max_length=3)
+    beams = beam_search(step, None, dev, ops=numpy_ops, batch=2, beams=6, max_tokens=3)
     assert beams.valid.sum(-1).tolist() == [4, 4]
     rows = [tuple(row) for row in SIDS.tolist()]
     for b, found in enumerate(catalogue.items(beams)):
@@ -61,7 +61,7 @@ def test_beams_become_items_in_the_order_of_their_scores(kind, ids):
         assert [score for _, score in pairs] == sorted((score for _, score in pairs), reverse=True)
         assert pairs[0][1] == beams.scores[b, 0]
     drawn = sample_sequences(
-        step, None, dev, np.random.default_rng(0), ops=numpy_ops, batch=2, samples=5, max_length=3
+        step, None, dev, np.random.default_rng(0), ops=numpy_ops, batch=2, samples=5, max_tokens=3
     )  # fmt: skip
     best = drawn.log_probs.argmax(-1)
     for b, found in enumerate(catalogue.items(drawn)):
@@ -94,7 +94,7 @@ def test_no_result_is_lost_to_items_that_a_row_leaves_out(kind):
         return np.repeat(model[t], len(tokens) // 2, axis=0), cache
 
     dev = numpy_ops.put(catalogue.table)
-    options: dict[str, Any] = {"ops": numpy_ops, "batch": 2, "beams": 20, "max_length": 4}
+    options: dict[str, Any] = {"ops": numpy_ops, "batch": 2, "beams": 20, "max_tokens": 4}
     seen = [row[:30] for row in catalogue.items(beam_search(step, None, dev, **options))]
     filters = [catalogue.without(seen[0]), catalogue.without(["item-1000"])]
     found = beam_search(step, None, numpy_ops.filtered(dev, filters), **options)

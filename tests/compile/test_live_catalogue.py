@@ -73,7 +73,7 @@ def test_items_that_are_kept_come_back_and_no_others(strings):
         filters = [a, b, a & b, a | b, ~a]
         wanted = [keeps[0], keeps[1], keeps[0] & keeps[1], keeps[0] | keeps[1], ~keeps[0]]
         found = beam_search(
-            step, None, numpy_ops.filtered(dev, filters), ops=numpy_ops, batch=5, beams=400, max_length=L
+            step, None, numpy_ops.filtered(dev, filters), ops=numpy_ops, batch=5, beams=400, max_tokens=L
         )
         for row, (items, keep) in enumerate(zip(now.items(found, filters=filters), wanted, strict=True)):
             expected = [item for item, one in zip(shop.rows, keep, strict=True) if item is not None and one]
@@ -81,7 +81,7 @@ def test_items_that_are_kept_come_back_and_no_others(strings):
             assert int(found.valid[row].sum()) == len({codes for _, codes in expected})  # none leads to no item
             best = tuple((found.tokens[row, 0] - OFFSETS).tolist())
             assert items[: len(shop.of(best, keep))] == shop.of(best, keep)
-        whole = beam_search(step, None, dev, ops=numpy_ops, batch=1, beams=400, max_length=L)
+        whole = beam_search(step, None, dev, ops=numpy_ops, batch=1, beams=400, max_tokens=L)
         everything = sorted(item[0] for item in shop.rows if item is not None)
         assert sorted(now.items(whole)[0]) == everything
         assert sorted(now.items(now.states(whole.tokens[0][whole.valid[0]]))) == everything

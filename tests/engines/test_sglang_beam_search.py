@@ -203,7 +203,7 @@ def exact(dev: Any, beams: int) -> list[tuple[tuple[int, ...], float]]:
         return model(texts), texts
 
     found = beam_search(
-        step, [PROMPT] * beams, dev, ops=torch_ops, batch=1, beams=beams, max_length=3, length_penalty=1.0,
+        step, [PROMPT] * beams, dev, ops=torch_ops, batch=1, beams=beams, max_tokens=3, length_penalty=1.0,
         count_eos=True, gather=lambda texts, at: [texts[i] for i in at.tolist()],
     )  # fmt: skip
     return [

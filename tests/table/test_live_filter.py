@@ -153,7 +153,7 @@ def test_beam_search_under_filters_is_that_of_tables(name, kind):
         dev = ops.refreshed(ops.filtered(dev, [drawn(c, dev.base.origin.snapshot, 0.5)[0]]), snapshot)
         nothing = snapshot.filter(np.zeros(len(c.items), np.bool_))
         filters = [drawn(c, snapshot, 0.4), drawn(c, snapshot, 0.02), (nothing, set())]
-        options: dict[str, Any] = {"beams": 7, "max_length": c.length}
+        options: dict[str, Any] = {"beams": 7, "max_tokens": c.length}
         under = ops.filtered(dev, [kept for kept, _ in filters])
         found = beam_search(step, None, under, ops=ops, batch=3, **options)
         whole = beam_search(step, None, dev, ops=ops, batch=1, **options)  # the filters are gone after `refreshed`

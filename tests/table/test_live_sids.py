@@ -223,7 +223,7 @@ def test_searches_keep_their_snapshot_while_the_set_changes(name, kind, pairs, m
     for _ in range(6):
         snapshot = c.live.publish()
         dev, table, items = ops.refreshed(dev, snapshot), c.table(), set(c.items)
-        options = {"batch": 2, "max_length": c.length}
+        options = {"batch": 2, "max_tokens": c.length}
         found = beam_search(with_updates, None, dev, ops=ops, beams=7, **options)
         wanted = beam_search(plain, None, table, ops=numpy_ops, beams=7, **options)
         np.testing.assert_array_equal(out(found.tokens), wanted.tokens)

@@ -99,7 +99,7 @@ class Living:
             (self.insert, self.delete, self.compact)[int(self.rng.integers(3))]()
             return self.into(logits[np.full(len(tokens), t)]), cache
 
-        found = beam_search(step, None, dev, ops=self.ops, batch=len(wanted), beams=V**L, max_length=L)
+        found = beam_search(step, None, dev, ops=self.ops, batch=len(wanted), beams=V**L, max_tokens=L)
         for row, rows in enumerate(wanted):
             tokens = out(found.tokens)[row][out(found.valid)[row]]
             assert sorted(map(tuple, tokens.tolist())) == sorted(rows)
@@ -121,7 +121,7 @@ class Living:
         def step(tokens: Any, cache: Any, t: int) -> Any:
             return self.into(np.zeros((len(tokens), V), np.float32)), cache
 
-        found = sample_sequences(step, None, dev, random, ops=self.ops, batch=len(wanted), samples=4, max_length=L)
+        found = sample_sequences(step, None, dev, random, ops=self.ops, batch=len(wanted), samples=4, max_tokens=L)
         for row, (constraint, rows) in enumerate(wanted):
             assert out(found.valid)[row].all() == bool(rows)
             if rows:

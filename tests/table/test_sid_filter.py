@@ -216,7 +216,7 @@ def test_beams_and_samples_are_those_of_the_kept_items(name, kind):
         return into(weights[np.full(len(tokens), t)]), cache
 
     def search(dev: Any) -> Any:
-        return beam_search(step, None, dev, ops=ops, batch=3, beams=beams, max_length=length)
+        return beam_search(step, None, dev, ops=ops, batch=3, beams=beams, max_tokens=length)
 
     if name == "jax":
         import jax
@@ -227,7 +227,7 @@ def test_beams_and_samples_are_those_of_the_kept_items(name, kind):
         table = mw.compile_sids(c.rows[keep], c.vocab)
         wanted = beam_search(
             lambda tokens, cache, t: (weights[np.full(len(tokens), t)], cache), None, table, ops=numpy_ops, batch=1,
-            beams=beams, max_length=length,
+            beams=beams, max_tokens=length,
         )  # fmt: skip
         np.testing.assert_array_equal(out(found.valid)[b], wanted.valid[0])
         np.testing.assert_array_equal(out(found.tokens)[b], wanted.tokens[0])
@@ -246,7 +246,7 @@ def test_beams_and_samples_are_those_of_the_kept_items(name, kind):
         import torch
 
         random = torch.Generator().manual_seed(0)
-    drawn = sample_unbiased(step, None, dev, random, ops=ops, batch=3, candidates=4, max_length=length)
+    drawn = sample_unbiased(step, None, dev, random, ops=ops, batch=3, candidates=4, max_tokens=length)
     assert out(drawn.valid).all()
     for tokens, one in zip(out(drawn.tokens), filters, strict=True):
         assert one.contains(tokens[None]).all()
@@ -265,9 +265,9 @@ def test_a_row_whose_filter_keeps_nothing_holds_nothing_and_leaves_the_others_al
     def step(tokens: Any, cache: Any, t: int) -> Any:
         return into(weights.repeat(len(tokens), 0)), cache
 
-    found = beam_search(step, None, dev, ops=ops, batch=2, beams=3, max_length=c.matrix.length)
+    found = beam_search(step, None, dev, ops=ops, batch=2, beams=3, max_tokens=c.matrix.length)
     assert not out(found.valid)[0].any()
-    plain = beam_search(step, None, ops.put(c.matrix), ops=ops, batch=1, beams=3, max_length=c.matrix.length)
+    plain = beam_search(step, None, ops.put(c.matrix), ops=ops, batch=1, beams=3, max_tokens=c.matrix.length)
     np.testing.assert_array_equal(out(found.tokens)[1], out(plain.tokens)[0])
     assert not out(ops.bitmask(dev, ops.start(dev, 2)))[0].any()
 

@@ -494,7 +494,7 @@ def bigram(weights: Any, rows: Any) -> Any:
 def decoders(ops: Any, dev: Any, weights: Any, rows: Any, uniforms: Any, length: int) -> Any:
     """What every decoder finds, given the same random numbers."""
     step = bigram(weights, rows)
-    options = {"ops": ops, "batch": 2, "max_length": length}
+    options = {"ops": ops, "batch": 2, "max_tokens": length}
     first, accept, second, choice = uniforms
     beams = beam_search(step, None, dev, beams=4, **options)
     logits = weights[1, rows, rows * 0]
@@ -597,7 +597,7 @@ def test_a_whole_search_compiles_in_torch():
     dev = ops.put(c.matrix)
 
     def run() -> Any:
-        found = beam_search(step, None, dev, ops=ops, batch=2, beams=5, max_length=3)
+        found = beam_search(step, None, dev, ops=ops, batch=2, beams=5, max_tokens=3)
         return found, ops.contains(dev, found.tokens.reshape(-1, 3))
 
     (plain, _), (quick, inside) = run(), torch.compile(run, fullgraph=True, backend="aot_eager")()

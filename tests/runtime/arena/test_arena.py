@@ -719,15 +719,15 @@ def test_decoders_take_a_constraint_for_each_row(name, arena, tables):
         return bias[None] + ops.zeros((tokens.shape[0], 1), like=bias), cache
 
     dev = ops.at(placed(name, arena), [arena.handles[i] for i in chosen])
-    found = beam_search(step, None, dev, ops=ops, batch=3, beams=3, max_length=12)
+    found = beam_search(step, None, dev, ops=ops, batch=3, beams=3, max_tokens=12)
     for row, i in enumerate(chosen):
-        own = beam_search(step, None, ops.put(tables[i]), ops=ops, batch=1, beams=3, max_length=12)
+        own = beam_search(step, None, ops.put(tables[i]), ops=ops, batch=1, beams=3, max_tokens=12)
         assert np.array_equal(np.asarray(found.valid[row]), np.asarray(own.valid[0]))
         assert np.allclose(np.asarray(found.scores[row]), np.asarray(own.scores[0]), rtol=1e-6)
         width = own.tokens.shape[2]
         assert np.array_equal(np.asarray(found.tokens[row])[:, :width], np.asarray(own.tokens[0]))
     random = torch.Generator().manual_seed(1)
-    drawn = sample_sequences(step, None, dev, random, ops=ops, batch=3, samples=4, max_length=40)
+    drawn = sample_sequences(step, None, dev, random, ops=ops, batch=3, samples=4, max_tokens=40)
     for row, i in enumerate(chosen):
         for tokens, valid in zip(drawn.tokens[row].tolist(), drawn.valid[row].tolist(), strict=True):
             assert not valid or tables[i].accepts([t for t in tokens if t >= 0])
@@ -829,7 +829,7 @@ def test_beams_of_an_arena_lead_to_the_items_that_were_written(vocab, name):
         scores = np.random.default_rng(level).normal(size=(rows, vocab.size)).astype(np.float32)
         return inside(scores), cache
 
-    out = beam_search(step, None, dev, ops=ops, batch=2, beams=10, max_length=4)
+    out = beam_search(step, None, dev, ops=ops, batch=2, beams=10, max_tokens=4)
     tokens, states = np.asarray(out.tokens), np.asarray(out.states)
     for b in range(2):
         rows = arena.input_rows(handles[b], out.states[b])

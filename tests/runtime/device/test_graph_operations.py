@@ -841,7 +841,7 @@ def test_beam_search_over_graphs_finds_the_best_sequences(name):
         beams = 150  # more than there are sequences that have begun, so that none is lost on the way
         found = beam_search(
             lambda tokens, cache, t, model=model: (model[t][tokens], cache), None, ops.put(table),
-            ops=ops, batch=1, beams=beams, max_length=longest,
+            ops=ops, batch=1, beams=beams, max_tokens=longest,
         )  # fmt: skip
         wanted = naive.ranking(set(members), logits, 3)
         assert int(out(found.valid).sum()) == len(wanted)

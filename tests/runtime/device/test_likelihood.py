@@ -156,14 +156,14 @@ def test_decoders_report_what_it_says(name, kind):
         import jax
 
         random = jax.random.key(0)
-    drawn = sample_sequences(step, None, dev, random, ops=b.ops, batch=batch, samples=5, max_length=4)
+    drawn = sample_sequences(step, None, dev, random, ops=b.ops, batch=batch, samples=5, max_tokens=4)
     assert out(drawn.valid).all()
     np.testing.assert_allclose(likelihood(drawn.tokens, True), out(drawn.log_probs).reshape(-1), atol=1e-5)
     both = out(drawn.log_probs + drawn.log_mass).reshape(-1)
     np.testing.assert_allclose(likelihood(drawn.tokens, False), both, atol=1e-5)
     for renormalise in (True, False):
         beams = beam_search(
-            step, None, dev, ops=b.ops, batch=batch, beams=4, max_length=4, renormalise=renormalise
+            step, None, dev, ops=b.ops, batch=batch, beams=4, max_tokens=4, renormalise=renormalise
         )  # fmt: skip
         assert out(beams.valid).all()
         np.testing.assert_allclose(likelihood(beams.tokens, renormalise), out(beams.scores).reshape(-1), atol=1e-5)

@@ -68,7 +68,7 @@ for kind in ("heavy",):  # some shards have no rows, and first rows are kept
     def search(dev):
         traced.append(dev)
         step = lambda tokens, cache, t: (noise[t], cache)
-        return beam_search(step, None, dev, ops=ops, batch=3, beams=20, max_length=4)
+        return beam_search(step, None, dev, ops=ops, batch=3, beams=20, max_tokens=4)
 
     search, devs, kept, before = jax.jit(search), None, 0, None
     for present in rounds(kind, live, sids, size):
@@ -142,7 +142,7 @@ for kind in ("skewed", "heavy"):
             one, several = (
                 beam_search(lambda tokens, cache, t: (noise[t], cache), None,
                             ops.filtered(dev, filters, [0, 1, 0]) if given else dev, ops=ops, batch=3, beams=40,
-                            max_length=4)
+                            max_tokens=4)
                 for dev in devs
             )
             for a, b in zip(one, several):

@@ -285,7 +285,7 @@ def test_with_enough_beams_the_result_is_the_exact_ranking(name, source, renorma
     dev = ops.put(grammar(source))
     found = beam_search(
         lambda tokens, cache, t: (model[t, tokens], cache), None, dev, ops=ops, batch=1, beams=beams,
-        max_length=longest, renormalise=renormalise,
+        max_tokens=longest, renormalise=renormalise,
     )  # fmt: skip
     tokens, lengths, scores, valid, _ = (out(x)[0] for x in found)
     expected = ranked(grammar(source), weights, longest, renormalise)
@@ -307,7 +307,7 @@ def test_samples_are_members_or_flagged_and_those_of_arrays_where_there_are_any(
         return weights[t, tokens], cache
 
     uniforms = into(np.random.default_rng(2).random((longest + 1, 32, 2)).astype(np.float32))
-    options = {"ops": ops, "batch": 4, "samples": 8, "max_length": longest}
+    options = {"ops": ops, "batch": 4, "samples": 8, "max_tokens": longest}
     drawn = sample_sequences(step, None, ops.put(grammar(AMBIGUOUS)), uniforms, **options)
     valid, tokens = out(drawn.valid).reshape(-1), out(drawn.tokens).reshape(32, -1)
     for row, holds in zip(tokens, valid, strict=True):
@@ -352,14 +352,14 @@ def test_the_other_decoders_take_it_as_it_is(name):
     found = [
         sample_unbiased(
             lambda tokens, cache, t: (model[tokens], cache), None, ops.put(table), rng, ops=ops, batch=8,
-            candidates=4, max_length=8,
+            candidates=4, max_tokens=8,
         ),
         speculative_sample(
             _Bigram(model), _Bigram(model + 0.1 * model**2), ops.put(table), rng, ops=ops, prompts=[[1]] * 8,
-            max_length=8, branches=(2, 1),
+            max_tokens=8, branches=(2, 1),
         ),
         sample_jumping(
-            _Bigram(model), table, rng, ops=ops, prompts=[[1]] * 8, max_length=8, vocabulary=SMALL, budgets=False
+            _Bigram(model), table, rng, ops=ops, prompts=[[1]] * 8, max_tokens=8, vocabulary=SMALL, budgets=False
         ),
     ]  # fmt: skip
     for drawn in found:
@@ -376,7 +376,7 @@ def test_speculation_writes_what_the_target_would_alone():
     dev = numpy_ops.put(grammar(AMBIGUOUS))
     drafted = speculative_sample(
         _Bigram(weights), _Bigram(weights[::-1].copy()), dev, None, ops=numpy_ops, prompts=[[t] for t in range(1, 5)],
-        max_length=8, branches=(2, 2), temperature=0.0,
+        max_tokens=8, branches=(2, 2), temperature=0.0,
     )  # fmt: skip
     for first, row in zip(range(1, 5), drafted.tokens, strict=True):
         matcher, expected, last = mw.Matcher(grammar(AMBIGUOUS)), [], first
@@ -648,7 +648,7 @@ def test_what_cannot_be_known_is_refused_by_name(name):
         (lambda: ops.mask_logits(dev, x[:, 1:], state), mw.errors.VocabularyMismatchError, "columns"),
         (lambda: ops.mask_logits(dev, x[:1], state), ValueError, "one state a row"),
         (
-            lambda: sample_jumping(_Bigram(x), table, None, ops=ops, prompts=[[1]], max_length=4),
+            lambda: sample_jumping(_Bigram(x), table, None, ops=ops, prompts=[[1]], max_tokens=4),
             mw.errors.ConstraintError,
             "pass budgets=False",
         ),

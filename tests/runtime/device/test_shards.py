@@ -82,7 +82,7 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
 
     for renormalise in (False, True) if kind == "skewed" else (False,):
         found = [
-            jax.jit(lambda dev: beam_search(step, None, dev, ops=ops, batch=2, beams=beams, max_length=matrix.length,
+            jax.jit(lambda dev: beam_search(step, None, dev, ops=ops, batch=2, beams=beams, max_tokens=matrix.length,
                                             renormalise=renormalise))(dev)
             for dev in [*devs, *others]
         ]
@@ -100,7 +100,7 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
 
     def filtered_search(dev):
         traced.append(dev)
-        return beam_search(step, None, dev, ops=ops, batch=3, beams=beams, max_length=matrix.length)
+        return beam_search(step, None, dev, ops=ops, batch=3, beams=beams, max_tokens=matrix.length)
 
     search, keeps = jax.jit(filtered_search), keeps_of(sids)
     for of in ([0, 1, 2], [1, 2, 0]):
@@ -170,7 +170,7 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
 
     for renormalise in (False, True):
         one, both = (
-            beam_search(step, None, dev, ops=ops, batch=2, beams=beams, max_length=matrix.length,
+            beam_search(step, None, dev, ops=ops, batch=2, beams=beams, max_tokens=matrix.length,
                         renormalise=renormalise)
             for dev in devs
         )
@@ -182,7 +182,7 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
     noise = torch.tensor(np.random.default_rng(3).normal(size=(5, 3 * beams, size)), dtype=torch.float32)
     one, both = (
         beam_search(step, None, ops.filtered(dev, filters, of), ops=ops, batch=3, beams=beams,
-                    max_length=matrix.length)
+                    max_tokens=matrix.length)
         for dev in devs
     )
     for a, b in zip(one, both):
@@ -196,7 +196,7 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
         files = mw.Catalogue.open_shards(folder, count)
         dev = ops.put(files, mesh=mesh, axis="shards")
         one, both = (
-            beam_search(step, None, dev, ops=ops, batch=3, beams=beams, max_length=matrix.length)
+            beam_search(step, None, dev, ops=ops, batch=3, beams=beams, max_tokens=matrix.length)
             for dev in (devs[0], dev)
         )
         for a, b in zip(one, both):
@@ -206,7 +206,7 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
             of = [2, 0, 1] if len(of_files) == 3 else [0, 0, 0]
             one, both = (
                 beam_search(step, None, ops.filtered(at, kept, of), ops=ops, batch=3, beams=beams,
-                            max_length=matrix.length)
+                            max_tokens=matrix.length)
                 for at, kept in ((devs[0], of_matrix), (dev, of_files))
             )
             assert one.valid.any()
@@ -349,7 +349,7 @@ def test_other_operations_are_refused_by_name(library, tmp_path):
             "advance": lambda: ops.log_probs(dev, array(np.zeros((1, 3, 9), np.float32)), tokens),
             "mask_logits|bitmask": lambda: decode.sample(dev, x, state, random, ops=ops),
             "mask_logits|bitmask|allowed_tokens": lambda: decode.sample_sequences(
-                lambda tokens, cache, t: (x, cache), None, dev, random, ops=ops, batch=1, samples=1, max_length=3
+                lambda tokens, cache, t: (x, cache), None, dev, random, ops=ops, batch=1, samples=1, max_tokens=3
             ),
         }
         for name, call in calls.items():

@@ -182,7 +182,7 @@ def test_a_step_of_beam_search_is_that_of_the_table_of_the_kept_sequences(name, 
 
         def search(dev: Any) -> Any:
             return beam_search(
-                step, None, dev, ops=ops, batch=batch, beams=beams, max_length=longest, renormalise=renormalise
+                step, None, dev, ops=ops, batch=batch, beams=beams, max_tokens=longest, renormalise=renormalise
             )
 
         if ops.__name__.endswith("jax_ops"):
@@ -226,10 +226,10 @@ def test_samples_are_kept_sequences_and_end_in_time(name, kind):
 
         random = torch.Generator().manual_seed(0)
     if c.table.ends or c.table.fixed_length is not None:
-        drawn = sample_unbiased(step, None, dev, random, ops=ops, batch=3, candidates=4, max_length=longest)
+        drawn = sample_unbiased(step, None, dev, random, ops=ops, batch=3, candidates=4, max_tokens=longest)
         assert out(drawn.valid).all()
         most = max(min(map(len, c.kept(keep))) for keep in chosen)
-        several = sample_sequences(step, None, dev, random, ops=ops, batch=3, samples=6, max_length=most)
+        several = sample_sequences(step, None, dev, random, ops=ops, batch=3, samples=6, max_tokens=most)
         assert out(several.valid).all()
         for b, keep in enumerate(chosen):
             kept = c.kept(keep)
@@ -250,8 +250,8 @@ def test_a_row_whose_filter_keeps_nothing_holds_nothing_and_leaves_the_others_al
     def step(tokens: Any, cache: Any, t: int) -> Any:
         return into(weights.repeat(len(tokens), 0)), cache
 
-    found = beam_search(step, None, dev, ops=ops, batch=2, beams=3, max_length=4)
-    plain = beam_search(step, None, ops.put(c.table), ops=ops, batch=1, beams=3, max_length=4)
+    found = beam_search(step, None, dev, ops=ops, batch=2, beams=3, max_tokens=4)
+    plain = beam_search(step, None, ops.put(c.table), ops=ops, batch=1, beams=3, max_tokens=4)
     assert not out(found.valid)[0].any()
     np.testing.assert_array_equal(out(found.tokens)[1], out(plain.tokens)[0])
     assert not out(ops.bitmask(dev, ops.start(dev, 2)))[0].any()
