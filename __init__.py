@@ -9,51 +9,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import errors as errors
     from .automata.budget import Budget
     from .compile.cache.cache import Cache
     from .compile.catalogue import Catalogue
+    from .compile.constraint_source import Source
     from .compile.grammar.build import compile_grammar
-    from .compile.live_catalogue import LiveCatalogue
     from .compile.schemas.compile_schema import compile_json_schema
     from .compile.sequences import compile_sequences, compile_sids, sort_sids
-    from .compile.shards.build import build_shards
-    from .compile.shards.merge import merge_shards
     from .compile.tags.build import compile_structural_tag
     from .compile.tags.tagged_text import SpecialToken, Tag, TaggedText
     from .compile.text import compile_choices, compile_regex
-    from .errors import (
-        ArenaError,
-        BudgetError,
-        ConstraintError,
-        DataError,
-        GrammarError,
-        KernelError,
-        MaskwrightError,
-        MissingDependencyError,
-        NoTableError,
-        ProcessError,
-        RegexError,
-        SchemaError,
-        TableError,
-        TableFileError,
-        Unenforced,
-        UnenforcedWarning,
-        VocabularyMismatchError,
-    )
     from .first_use import warm
     from .lazy.lazy_table import LazyTable
     from .runtime.arena.arena import Arena
     from .runtime.arena.capacity import Capacity
     from .runtime.host.matcher import Matcher
-    from .table.files_filter import FilesFilter
-    from .table.live_sids import LiveSids
-    from .table.members import sample_members
-    from .table.sharded_files import ShardedFiles
-    from .table.sharded_matrix import ShardedMatrix
-    from .table.shards import Manifest
-    from .table.sid_filter import SidFilter, filter_sids
-    from .table.snapshot import LiveFilter, Snapshot
-    from .table.sorted_matrix import SortedMatrix
     from .table.transition_table import TransitionTable
     from .texts import generate, logits_processor
     from .vocabulary.vocabulary import Vocabulary
@@ -62,45 +33,18 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Arena",
-    "ArenaError",
     "Budget",
-    "BudgetError",
     "Cache",
     "Capacity",
     "Catalogue",
-    "ConstraintError",
-    "DataError",
-    "FilesFilter",
-    "GrammarError",
-    "KernelError",
     "LazyTable",
-    "LiveCatalogue",
-    "LiveFilter",
-    "LiveSids",
-    "Manifest",
-    "MaskwrightError",
     "Matcher",
-    "MissingDependencyError",
-    "NoTableError",
-    "ProcessError",
-    "RegexError",
-    "SchemaError",
-    "ShardedFiles",
-    "ShardedMatrix",
-    "SidFilter",
-    "Snapshot",
-    "SortedMatrix",
+    "Source",
     "SpecialToken",
-    "TableError",
-    "TableFileError",
     "Tag",
     "TaggedText",
     "TransitionTable",
-    "Unenforced",
-    "UnenforcedWarning",
     "Vocabulary",
-    "VocabularyMismatchError",
-    "build_shards",
     "compile_choices",
     "compile_grammar",
     "compile_json_schema",
@@ -108,11 +52,8 @@ __all__ = [
     "compile_sequences",
     "compile_sids",
     "compile_structural_tag",
-    "filter_sids",
     "generate",
     "logits_processor",
-    "merge_shards",
-    "sample_members",
     "sort_sids",
     "warm",
 ]
@@ -121,55 +62,25 @@ _NAMES = {
     "automata.budget": ("Budget",),
     "compile.cache.cache": ("Cache",),
     "compile.catalogue": ("Catalogue",),
+    "compile.constraint_source": ("Source",),
     "compile.grammar.build": ("compile_grammar",),
     "compile.schemas.compile_schema": ("compile_json_schema",),
-    "compile.live_catalogue": ("LiveCatalogue",),
     "compile.sequences": ("compile_sequences", "compile_sids", "sort_sids"),
-    "compile.shards.build": ("build_shards",),
-    "compile.shards.merge": ("merge_shards",),
     "compile.tags.build": ("compile_structural_tag",),
     "compile.tags.tagged_text": ("SpecialToken", "Tag", "TaggedText"),
     "compile.text": ("compile_choices", "compile_regex"),
-    "errors": (
-        "ArenaError",
-        "BudgetError",
-        "ConstraintError",
-        "DataError",
-        "GrammarError",
-        "KernelError",
-        "MaskwrightError",
-        "MissingDependencyError",
-        "NoTableError",
-        "ProcessError",
-        "RegexError",
-        "SchemaError",
-        "TableError",
-        "TableFileError",
-        "Unenforced",
-        "UnenforcedWarning",
-        "VocabularyMismatchError",
-    ),
     "first_use": ("warm",),
     "lazy.lazy_table": ("LazyTable",),
     "runtime.arena.arena": ("Arena",),
     "runtime.arena.capacity": ("Capacity",),
     "runtime.host.matcher": ("Matcher",),
-    "table.files_filter": ("FilesFilter",),
-    "table.live_sids": ("LiveSids",),
-    "table.members": ("sample_members",),
-    "table.sharded_files": ("ShardedFiles",),
-    "table.sharded_matrix": ("ShardedMatrix",),
-    "table.shards": ("Manifest",),
-    "table.sid_filter": ("SidFilter", "filter_sids"),
-    "table.snapshot": ("LiveFilter", "Snapshot"),
-    "table.sorted_matrix": ("SortedMatrix",),
     "table.transition_table": ("TransitionTable",),
     "texts": ("generate", "logits_processor"),
     "vocabulary.vocabulary": ("Vocabulary",),
 }
 """Public names, by the file that each is imported from."""
 _FILES = {name: file for file, names in _NAMES.items() for name in names}
-_PACKAGES = frozenset(file.partition(".")[0] for file in _NAMES) | {"kernels"}
+_PACKAGES = frozenset(file.partition(".")[0] for file in _NAMES) | {"errors", "kernels"}
 
 
 def __getattr__(name: str) -> Any:

@@ -42,10 +42,20 @@ def warm(
 ) -> None:
     """Make everything ready that first use would make, for every kind of constraint.
 
-    vocabulary: one for which the files that its constraints share are made too; without it, only kernels. processes:
-    how many compile kernels at once, None for as many as there are processors, up to 8. Processes that start later
-    find it all.
-    Raises KernelError if kernels cannot be compiled. Source: `kernels/ahead`, `compile/store.py`.
+    Processes that start later find it all.
+
+    Args:
+        vocabulary: One for which the files that its constraints share are made too; without it, only kernels.
+        processes: How many compile kernels at once; None for as many as there are processors, up to 8.
+        progress: Called with what is made, how much of it is, and of how much.
+
+    Raises:
+        KernelError: Kernels cannot be compiled.
+        TypeError: `processes` is no integer.
+        ValueError: `processes` is less than 1.
+
+    Examples:
+        >>> warm(processes=2)  # doctest: +SKIP
     """
     if processes is not None and (not isinstance(processes, int) or isinstance(processes, bool)):
         raise TypeError(f"processes must be an integer or None, not {type(processes).__name__}")

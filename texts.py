@@ -79,28 +79,40 @@ def generate(
     max_new_tokens: int = 256,
     **options: Any,
 ) -> Any:
-    """Return what a model of transformers writes after each prompt: complete texts that the constraint allows.
+    """Return complete texts that a constraint allows, as a model of transformers writes them after prompts.
 
-    prompts: one text, one conversation (a list of messages with role and content), or a list of either. Exactly one of
-    schema (a dict, JSON text, True for any JSON, or a pydantic class), regex, choices (texts) and grammar (Lark).
-    budget: what compiling may take. max_new_tokens: tokens in which each text is complete, its end among them.
-    options: of `model.generate`: do_sample, temperature, top_k, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff,
-    num_beams, num_return_sequences, length_penalty, early_stopping, repetition_penalty, no_repeat_ngram_size,
-    bad_words_ids, min_new_tokens, logits_processor, use_cache, cache_implementation. A grammar of which there is no
-    table needs budgets=False as well: texts that are too long are then cut off.
+    Exactly one of schema, regex, choices and grammar is given. The vocabulary and the table are made at the first call,
+    and kept for the next.
 
-    Returns a text, or a list of one for each prompt; with num_return_sequences a list of texts in the place of each,
-    which has fewer where beam search finds fewer.
+    Args:
+        model: A model of transformers.
+        tokenizer: Its tokenizer.
+        prompts: One text, one conversation (a list of messages with role and content), or a list of either.
+        schema: A dict, JSON text, True for any JSON, or a pydantic class.
+        regex: A pattern, as `compile_regex` takes it.
+        choices: Texts, one of which is written.
+        grammar: A grammar in Lark's notation.
+        budget: Limits of compiling.
+        max_new_tokens: Tokens in which each text is complete, its end among them.
+        options: Of `model.generate`: do_sample, temperature, top_k, top_p, min_p, typical_p, epsilon_cutoff,
+            eta_cutoff, num_beams, num_return_sequences, length_penalty, early_stopping, repetition_penalty,
+            no_repeat_ngram_size, bad_words_ids, min_new_tokens, logits_processor, use_cache, cache_implementation. A
+            grammar of which there is no table needs budgets=False as well: texts that are too long are then cut off.
 
-    The vocabulary and the table are made at the first call, and kept for the next.
-    Raises TypeError unless one constraint is given, for other options, and for prompts that are no texts or
-    conversations; what the compiler raises, ConstraintError among them; ValueError where max_new_tokens is too few for
-    a match, and for a prompt without tokens; MissingDependencyError without transformers.
-    Source: `runtime/integrations/generate.py`.
+    Returns:
+        A text, or a list of one for each prompt; with num_return_sequences a list of texts in the place of each, which
+        has fewer where beam search finds fewer.
 
-    >>> import maskwright as mw
-    >>> mw.generate(model, tokenizer, "The capital of France: ", regex="[A-Z][a-z]{2,9}")  # doctest: +SKIP
-    'Paris'
+    Raises:
+        TypeError: Not one constraint is given, there are other options, or prompts are neither texts nor conversations.
+        ConstraintError: What the compiler of the constraint raises.
+        ValueError: `max_new_tokens` is too few for a match, or a prompt has no tokens.
+        MissingDependencyError: transformers is not installed.
+
+    Examples:
+        >>> import maskwright as mw
+        >>> mw.generate(model, tokenizer, "The capital of France: ", regex="[A-Z][a-z]{2,9}")  # doctest: +SKIP
+        'Paris'
     """
     source = _one_source(schema=schema, regex=regex, choices=choices, grammar=grammar)
     unknown = sorted(set(options) - _OPTIONS)
@@ -137,13 +149,32 @@ def logits_processor(
     budget: Budget | None = None,
     max_tokens: int | None = None,
 ) -> Any:
-    """Return a `ConstraintLogitsProcessor` for `model.generate(logits_processor=[...])`, by a tokenizer and a source.
+    """Return a logits processor for `model.generate`, by a tokenizer and a source.
 
-    model: the one that will be called, which says how wide its logits are and what ends its texts; without it the
-    tokenizer says so. The sources, and budget, are those of `generate`. max_tokens: tokens that are enough for a
-    complete match, the end aside; let max_new_tokens be one more.
-    Raises what `generate` raises when it compiles, MissingDependencyError without transformers.
-    Source: `runtime/integrations/processor.py`.
+    Exactly one of schema, regex, choices and grammar is given.
+
+    Args:
+        tokenizer: That of the model.
+        model: The one that will be called, which says how wide its logits are and what ends its texts; without it the
+            tokenizer says so.
+        schema: As in `generate`.
+        regex: As in `generate`.
+        choices: As in `generate`.
+        grammar: As in `generate`.
+        budget: Limits of compiling.
+        max_tokens: Tokens that are enough for a complete match, the end aside; let max_new_tokens be one more.
+
+    Returns:
+        A `ConstraintLogitsProcessor`, for `model.generate(logits_processor=[..])`.
+
+    Raises:
+        TypeError: Not one constraint is given.
+        ConstraintError: What the compiler of the constraint raises.
+        MissingDependencyError: transformers is not installed.
+
+    Examples:
+        >>> processor = logits_processor(tokenizer, model, schema={"type": "object"})  # doctest: +SKIP
+        >>> model.generate(**inputs, logits_processor=[processor])  # doctest: +SKIP
     """
     source = _one_source(schema=schema, regex=regex, choices=choices, grammar=grammar)
     from .runtime.integrations import texts

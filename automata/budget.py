@@ -18,12 +18,23 @@ from . import deadline
 class Budget:
     """Limits for one compilation; reaching one raises BudgetError, never a smaller result.
 
-    `seconds` may be `math.inf`. Raises TypeError or ValueError, with the field, for what is no limit.
+    Args:
+        states: Of any one deterministic automaton made on the way, before it is minimised.
+        seconds: Of the processor, in the thread that compiles; `math.inf` for any number.
+        bytes: Of the arrays of the step at hand.
+
+    Raises:
+        TypeError: A limit is no number.
+        ValueError: A limit is less than 1, or seconds less than 0.
+
+    Examples:
+        >>> Budget(seconds=2)
+        Budget(states=1000000, seconds=2, bytes=1073741824)
     """
 
-    states: int = 1_000_000  # of any one deterministic automaton made on the way, before it is minimised
-    seconds: float = 30.0  # of the processor, in the thread that compiles
-    bytes: int = 1 << 30  # of the arrays of the step at hand
+    states: int = 1_000_000
+    seconds: float = 30.0
+    bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
         for name in ("states", "bytes"):

@@ -158,7 +158,7 @@ def search_torch(dev: Any, logits: Sequence[Any], batch: int, beams: int) -> Any
         ops=torch_ops,
         batch=batch,
         beams=beams,
-        max_length=len(logits),
+        max_tokens=len(logits),
     )
 
 
@@ -172,7 +172,7 @@ def search_jax(dev: Any, logits: Sequence[Any], batch: int, beams: int) -> Any:
         ops=jax_ops,
         batch=batch,
         beams=beams,
-        max_length=len(logits),
+        max_tokens=len(logits),
     )
 
 

@@ -107,6 +107,6 @@ def build(
         table = compile_sids(ids, vocab_size, eos=ends)
     table.save(output)
     click.echo(
-        f"{output}: {table.trie.item_row.size:,} rows, {table.num_sequences:,} distinct, {table.nbytes / 1e6:,.1f} MB, "
+        f"{output}: {table.num_items:,} rows, {table.num_sequences:,} distinct, {table.nbytes / 1e6:,.1f} MB, "
         f"{time.perf_counter() - began:.2f} s"
     )

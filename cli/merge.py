@@ -8,7 +8,7 @@ from typing import Literal
 
 import click
 
-from ..compile.shards.merge import merge_shards
+from ..compile.catalogue import Catalogue
 from . import options
 
 
@@ -25,7 +25,7 @@ def merge(folder: Path, kind: Literal["table", "matrix"], output: Path) -> None:
     It is the very catalogue that a build without shards would have made. `Catalogue.load` reads it.
     """
     began = time.perf_counter()
-    catalogue = merge_shards(folder, kind=kind)
+    catalogue = Catalogue.merge_shards(folder, kind=kind)
     catalogue.save(output)
     click.echo(
         f"{output}: {len(catalogue):,} items, {catalogue.table.num_sequences:,} distinct sequences, "

@@ -52,7 +52,7 @@ def _facts_of(table: TransitionTable) -> Table:
     facts = _facts()
     size = f"{table.nbytes:,}"
     if table.is_trie:
-        facts.add_row("sequences", f"{table.num_sequences:,} distinct in {table.trie.item_row.size:,} rows")
+        facts.add_row("sequences", f"{table.num_sequences:,} distinct in {table.num_items:,} rows")
         size += f" ({table.nbytes / table.num_sequences:.1f} a sequence), map to rows aside"
     else:
         facts.add_row("followed by", _way(table))

@@ -29,48 +29,126 @@ _classes: WeakKeyDictionary[type, tuple[Any, Any]] = WeakKeyDictionary()  # the 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A JSON Schema, a pattern, a list of texts, a grammar or text with tags, and the options of what compiles it.
+    """Something to compile: a JSON Schema, a pattern, a list of texts, a grammar or text with tags, with its options.
 
-    What is wrong with it is said by `compile`, or by `hashed`, whichever is called first.
+    Make one with the method of its kind. Whatever compiles constraints takes it: a `Cache`, pools of processes, the
+    server, the plugins of engines and the command line. What is wrong with it is said by `compile`, or by `key`,
+    whichever is called first.
 
-    >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
-    >>> Source.regex("[ab]+").compile(vocab).accepts([98, 99])
-    True
+    Attributes:
+        kind: "json schema", "regex", "choices", "grammar" or "structural tag".
+        contents: The schema, the pattern, the texts, the grammar or the tag.
+        options: Those of the function that compiles this kind, but for `lazy` and `budget`.
+        lazy: Whether it need not be a whole table.
+
+    Examples:
+        >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
+        >>> source = Source.regex("[ab]+")
+        >>> source.compile(vocab).accepts([98, 99])
+        True
+        >>> source.key(vocab) == Source.regex("[ab]+").key(vocab), source.key(vocab) == Source.regex("[ba]+").key(vocab)
+        (True, False)
     """
 
     kind: Kind
     contents: Any
-    options: Mapping[str, Any] = field(default_factory=dict)  # but for `lazy` and `budget`
-    lazy: bool = True  # whether it need not be a whole table
+    options: Mapping[str, Any] = field(default_factory=dict)
+    lazy: bool = True
 
     @classmethod
     def json_schema(cls, schema: Any, *, lazy: bool = True, **options: Any) -> Source:
-        """Return that of a schema; arguments are those of `compile_json_schema`."""
+        """Return the source of a schema.
+
+        Args:
+            schema: As in `compile_json_schema`.
+            lazy: As in `compile_json_schema`.
+            **options: Other arguments of `compile_json_schema`, but for `budget`.
+
+        Returns:
+            The source.
+
+        Raises:
+            TypeError: `lazy` is no bool.
+
+        Examples:
+            >>> Source.json_schema({"type": "integer"}).kind
+            'json schema'
+        """
         if not isinstance(lazy, bool):
             raise TypeError(f"lazy must be True or False, not {lazy!r}")
         return cls("json schema", _contents_of(schema) if isinstance(schema, type) else schema, _json(options), lazy)
 
     @classmethod
     def regex(cls, pattern: str, *, flags: str = "", lazy: bool = True) -> Source:
-        """Return that of a pattern; arguments are those of `compile_regex`."""
+        """Return the source of a pattern.
+
+        Args:
+            pattern: As in `compile_regex`.
+            flags: As in `compile_regex`.
+            lazy: As in `compile_regex`.
+
+        Returns:
+            The source.
+
+        Examples:
+            >>> Source.regex("[ab]+", flags="i").options
+            {'flags': 'i'}
+        """
         flags = "".join(sorted(set(flags))) if isinstance(flags, str) else flags
         return cls("regex", _plain(pattern), {"flags": flags}, lazy)
 
     @classmethod
     def choices(cls, choices: Iterable[str]) -> Source:
-        """Return that of a list of texts; the argument is that of `compile_choices`."""
+        """Return the source of a list of texts.
+
+        Args:
+            choices: As in `compile_choices`.
+
+        Returns:
+            The source.
+
+        Examples:
+            >>> Source.choices(["yes", "no"]).contents
+            ('yes', 'no')
+        """
         if isinstance(choices, (str, bytes)) or not isinstance(choices, Iterable):
             return cls("choices", choices)
         return cls("choices", tuple(map(_plain, choices)))
 
     @classmethod
     def grammar(cls, grammar: str, *, start: str | None = None, syntax: Syntax = "lark", depth: int = 64) -> Source:
-        """Return that of a grammar; arguments are those of `compile_grammar`."""
+        """Return the source of a grammar.
+
+        Args:
+            grammar: As in `compile_grammar`.
+            start: As in `compile_grammar`.
+            syntax: As in `compile_grammar`.
+            depth: As in `compile_grammar`.
+
+        Returns:
+            The source.
+
+        Examples:
+            >>> Source.grammar('start: "(" start ")" | "x"').kind
+            'grammar'
+        """
         return cls("grammar", _plain(grammar), {"start": _plain(start), "syntax": _plain(syntax), "depth": depth})
 
     @classmethod
     def structural_tag(cls, tag: Any, **options: Any) -> Source:
-        """Return that of text with tags; arguments are those of `compile_structural_tag`."""
+        """Return the source of text with tags.
+
+        Args:
+            tag: As in `compile_structural_tag`.
+            **options: Other arguments of `compile_structural_tag`, but for `budget`.
+
+        Returns:
+            The source.
+
+        Examples:
+            >>> Source.structural_tag({"type": "structural_tag", "format": {"type": "any_text"}}).kind
+            'structural tag'
+        """
         return cls("structural tag", tag if isinstance(tag, str) else _format(plain(tag)), _json(options))
 
     @property
@@ -79,7 +157,18 @@ class Source:
         return replace(self, lazy=False)
 
     def compile(self, vocabulary: Vocabulary, budget: Budget | None = None) -> Compiled:
-        """Return its table, lazy where that is asked for and can be. Raises the errors of what compiles this kind."""
+        """Return the table of this source.
+
+        Args:
+            vocabulary: The tokens that texts are written with.
+            budget: Limits of this compilation, and of what is read later.
+
+        Returns:
+            A `LazyTable` where the source is lazy and can be, else a `TransitionTable`.
+
+        Raises:
+            ConstraintError: What the function that compiles this kind raises.
+        """
         made: Compiled
         match self.kind:
             case "json schema":
@@ -94,10 +183,17 @@ class Source:
                 made = tags.compile_structural_tag(self._tag, vocabulary, budget=budget, **self.options)
         return made if self.lazy else made.to_table()
 
-    def hashed(self, vocabulary: Vocabulary) -> str | None:
-        """Return a hash of all that its table follows from, `source` of the table; None for a wrong type.
+    def key(self, vocabulary: Vocabulary) -> str | None:
+        """Return a hash of all that the table follows from, `source` of the table: by it caches know the table.
 
-        Raises the errors of `compile` for options that are wrong, and for a schema or tag that cannot be read.
+        Args:
+            vocabulary: The one that the table is for: grammars and tags may name its special tokens.
+
+        Returns:
+            The hash; None for contents or options of a wrong type.
+
+        Raises:
+            ConstraintError: What `compile` raises for wrong options, and for a schema or tag that cannot be read.
         """
         contents, options = self.contents, self.options
         match self.kind:

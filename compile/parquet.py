@@ -17,6 +17,7 @@ from ..errors import Advice, ConstraintError, DataError, MissingDependencyError
 from ..table.item_ids import ItemIds
 from ..vocabulary.vocabulary import Vocabulary
 from .sequences import rectangle
+from .sid_tokens import CodeTokens, code_tokens_of, with_offsets
 from .token_names import is_text, tokens_of_names
 
 _BATCH = 1 << 17  # rows read at once
@@ -181,3 +182,33 @@ def _arrow_refused(path: Path) -> DataError:
         f"{path} is an Arrow file: catalogues and shards are built from Parquet",
         remedies=[Advice(f'Convert such files: python -c "{code}" {shlex.quote(str(path))}')],
     )
+
+
+def read_with_offsets(
+    rows: ParquetRows, size: int, offsets: int | Sequence[int], report: Progress | None
+) -> tuple[NDArray[Any], ItemIds, CodeTokens]:
+    """Return tokens (N, L) and ids of rows, whose tokens are known batch by batch."""
+    known, tokens, parts = CodeTokens(()), np.empty((0, 0), np.int64), []
+    for batch in rows.batches(report):
+        if not batch.first:
+            known = with_offsets(offsets, batch.codes.shape[1])
+            tokens = np.empty((rows.count, known.length), np.min_scalar_type(size - 1))
+        batch.check_length(known.length)
+        known.tokens(batch.codes, tokens[batch.first : batch.first + len(batch.codes)], size, batch.first)
+        parts.append(batch.ids)
+    return tokens, ItemIds.joined(parts), known
+
+
+def read_with_names(
+    rows: ParquetRows, size: int, names: Any, vocabulary: Vocabulary | None, report: Progress | None
+) -> tuple[NDArray[Any], ItemIds, CodeTokens]:
+    """Return tokens (N, L) and ids of rows, whose tokens are known once all codes are."""
+    codes, parts = np.empty((0, 0), np.int64), []
+    for batch in rows.batches(report):
+        if not batch.first:
+            codes = np.empty((rows.count, batch.codes.shape[1]), np.int64)
+        batch.check_length(codes.shape[1])
+        codes[batch.first : batch.first + len(batch.codes)] = batch.codes
+        parts.append(batch.ids)
+    known = code_tokens_of(codes, 0, names, vocabulary)
+    return known.tokens(codes, codes, size), ItemIds.joined(parts), known

@@ -15,6 +15,7 @@ from ..automata.sequence_sort import IntArray, Progress, sort
 from ..automata.trie import Trie, build_trie, fill_masks
 from ..errors import Advice, ConstraintError
 from ..kernels.limits import MOST_TOKENS
+from ..table.filter_bits import MOST_ROWS
 from ..table.groups import (
     NO_ACTIONS,
     NO_SITES,
@@ -26,7 +27,7 @@ from ..table.groups import (
     TrieLevels,
     no_exits,
 )
-from ..table.sorted_matrix import MOST_ROWS, SortedMatrix, in_order, lay_out
+from ..table.sorted_matrix import SortedMatrix, in_order, lay_out
 from ..table.transition_table import TransitionTable
 from ..vocabulary.end_tokens import EndTokens, checked_ends
 
@@ -38,16 +39,24 @@ _MASK_SHARE = 8  # a level gets masks where they cost at most 1/8 of its edges
 def compile_sids(sids: Any, vocab_size: int, *, eos: EndTokens | None = None) -> TransitionTable:
     """Compile a set of semantic IDs of one length into a table.
 
-    sids: (N, L) integers of any dtype, in any order, duplicates allowed: an array, a memory map, a nested list,
-    or an Arrow column of (fixed-size) lists. vocab_size: V; tokens lie in 0 .. V - 1. eos: a token that ends a
-    sequence, or a list of such tokens; without it the table's sequences end by themselves after L tokens.
+    Args:
+        sids: (N, L) integers of any dtype, in any order, duplicates allowed: an array, a memory map, a nested list, or
+            an Arrow column of (fixed-size) lists.
+        vocab_size: V; tokens lie in 0 .. V - 1.
+        eos: A token that ends a sequence, or a list of such tokens; without it sequences end by themselves after L
+            tokens.
 
-    Raises ConstraintError naming the row if the input is empty, of another shape or dtype, or has a token
-    outside the vocabulary.
+    Returns:
+        The table, a trie, whose `input_rows` leads from states back to the N rows.
 
-    >>> table = compile_sids([[3, 1, 2], [3, 1, 0], [0, 2, 2]], vocab_size=4)
-    >>> table.contains([[3, 1, 0], [3, 1, 1]])
-    array([ True, False])
+    Raises:
+        ConstraintError: The input is empty, of another shape or dtype, or has a token outside the vocabulary, in the
+            row that it names.
+
+    Examples:
+        >>> table = compile_sids([[3, 1, 2], [3, 1, 0], [0, 2, 2]], vocab_size=4)
+        >>> table.contains([[3, 1, 0], [3, 1, 1]])
+        array([ True, False])
     """
     array = rectangle(sids)
     count, length = array.shape
@@ -57,14 +66,22 @@ def compile_sids(sids: Any, vocab_size: int, *, eos: EndTokens | None = None) ->
 def sort_sids(sids: Any, vocab_size: int) -> SortedMatrix:
     """Sort a set of semantic IDs of one length: a constraint by itself, which takes the place of a table.
 
-    sids: as for `compile_sids`; of what is sorted already only that is found out. There is no EOS: the sequences end
-    by themselves after L tokens.
+    There is no EOS: sequences end by themselves after L tokens.
 
-    Raises ConstraintError as `compile_sids` does, and for 2^31 rows or more.
+    Args:
+        sids: As in `compile_sids`; if they are sorted already, that alone is found out.
+        vocab_size: V; tokens lie in 0 .. V - 1.
 
-    >>> matrix = sort_sids([[3, 1, 2], [3, 1, 0], [0, 2, 2]], vocab_size=4)
-    >>> matrix.contains([[3, 1, 0], [3, 1, 1]])
-    array([ True, False])
+    Returns:
+        A `SortedMatrix`, with `filter`, `contains`, `find` and `input_rows`. `np.save` of its `sids` is its file.
+
+    Raises:
+        ConstraintError: As in `compile_sids`, and for 2^31 rows or more.
+
+    Examples:
+        >>> matrix = sort_sids([[3, 1, 2], [3, 1, 0], [0, 2, 2]], vocab_size=4)
+        >>> matrix.contains([[3, 1, 0], [3, 1, 1]])
+        array([ True, False])
     """
     array = rectangle(sids)
     check_vocabulary_size(vocab_size)
@@ -95,17 +112,25 @@ def compile_sequences(
 ) -> TransitionTable:
     """Compile a set of token sequences of any lengths, one of which may be the prefix of another.
 
-    values: (K,) integers, all sequences one after the other, and offsets: (N + 1,), where each starts; or, without
-    offsets, a list of sequences or an Arrow column of lists. vocab_size: V; tokens lie in 0 .. V - 1. eos: the
-    token a model writes to end a sequence, or a list of such tokens; none may occur in a sequence. Without it, a
-    sequence that is the prefix of another may end or go on.
+    Args:
+        values: A list of sequences or an Arrow column of lists; with offsets (K,) integers, all sequences one after the
+            other.
+        offsets: (N + 1,), where each sequence starts in `values`.
+        vocab_size: V; tokens lie in 0 .. V - 1.
+        eos: The token a model writes to end a sequence, or a list of such tokens; none may occur in a sequence. Without
+            it, a sequence that is the prefix of another may end or go on.
 
-    Raises ConstraintError naming the row if the input is empty, has an empty sequence, is of another shape or
-    dtype, or has a token outside the vocabulary.
+    Returns:
+        The table, a trie, whose `input_rows` leads from states back to the N sequences.
 
-    >>> table = compile_sequences([[5, 6], [5, 6, 7], [2]], vocab_size=8, eos=0)
-    >>> table.accepts([5, 6]), table.accepts([5]), table.accepts([5, 6, 7, 0])
-    (True, False, True)
+    Raises:
+        ConstraintError: The input is empty, has an empty sequence, is of another shape or dtype, or has a token outside
+            the vocabulary, in the row that it names.
+
+    Examples:
+        >>> table = compile_sequences([[5, 6], [5, 6, 7], [2]], vocab_size=8, eos=0)
+        >>> table.accepts([5, 6]), table.accepts([5]), table.accepts([5, 6, 7, 0])
+        (True, False, True)
     """
     if offsets is not None:
         flat, starts = _as_array(values, "values"), _as_array(offsets, "offsets")

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ConstraintError
+from ..errors import Advice, ConstraintError
 from ..kernels.limits import MOST_TOKENS
 from ..vocabulary.vocabulary import Vocabulary
+from .sequences import check_vocabulary_size
 from .token_names import no_such_names
 
 
@@ -129,3 +130,41 @@ def by_names(names: Sequence[str | Sequence[str]], used: Sequence[NDArray[Any]],
     if missing:
         raise no_such_names(missing)
     return CodeTokens((), tuple(lists))
+
+
+def vocab_size_of(vocab_size: int | None, vocabulary: Vocabulary | None) -> int:
+    """Return V. Raises ConstraintError, TypeError."""
+    if vocabulary is not None and not isinstance(vocabulary, Vocabulary):
+        raise TypeError(f"vocabulary must be a Vocabulary, not a {type(vocabulary).__name__}")
+    if vocab_size is None and vocabulary is None:
+        raise ConstraintError(
+            "the number of tokens is not known", remedies=[Advice("Pass {} or {}", ("vocab_size", "vocabulary"))]
+        )
+    size = vocabulary.size if vocab_size is None and vocabulary is not None else vocab_size
+    check_vocabulary_size(size)
+    assert size is not None
+    return int(size)
+
+
+def check_written(named: bool, offsets: Any, names: Any) -> None:
+    """Raise ConstraintError if what says how codes become tokens is given for IDs that are names of tokens."""
+    if named and (names is not None or np.any(np.asarray(offsets) != 0)):
+        raise ConstraintError("the semantic IDs are names of tokens already: leave names and offsets out")
+
+
+def code_tokens_of(codes: NDArray[Any], offsets: Any, names: Any, vocabulary: Vocabulary | None) -> CodeTokens:
+    """Return what stands for codes (N, L). Raises ConstraintError."""
+    if names is None:
+        return with_offsets(offsets, codes.shape[1])
+    found = check_names(offsets, vocabulary)
+    return by_names(names, [np.unique(codes[:, level]) for level in range(codes.shape[1])], found)
+
+
+def check_names(offsets: Any, vocabulary: Vocabulary | None) -> Vocabulary:
+    """Return the vocabulary that has names of tokens. Raises ConstraintError."""
+    if vocabulary is None:
+        remedies = [Advice("Pass {} too", ("vocabulary",))]
+        raise ConstraintError("are looked up in a vocabulary", argument="names", remedies=remedies)
+    if np.any(np.asarray(offsets) != 0):
+        raise ConstraintError("and offsets both say which token stands for a code: leave one out", argument="names")
+    return vocabulary

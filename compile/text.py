@@ -30,24 +30,32 @@ def compile_regex(
 ) -> Compiled:
     r"""Compile a regular expression into a table of exactly the texts that it matches from start to end.
 
-    pattern: in the syntax and meaning of Python's `re` for text, and `\p{..}` besides. flags: letters of "aimsx", as in
-    `(?aimsx)`; "u" is taken too and, as in `re`, says nothing new. Lookahead, lookbehind of any width, `\b` and anchors
-    are exact. Ignoring case, `\p{..}` matches what a class of the property's characters would: these, and all that
-    differ from one of them in case only; `\P{..}` matches all others. lazy: whether to return a `LazyTable`, whose
-    states are made when a `Matcher` reaches them, and whose arrays are worked out if something asks for them. A
-    vocabulary that does not have all single bytes makes the whole table. budget: limits of states, seconds and bytes
-    for this compilation, and of states and bytes for what is read lazily.
+    Lookahead, lookbehind of any width, `\b` and anchors are exact. Ignoring case, `\p{..}` matches what a class of the
+    property's characters would: these, and all that differ from one of them in case only; `\P{..}` matches all others.
 
-    Raises RegexError, with a caret under the position, for a pattern that is malformed, or that uses what is not
-    supported: back-references, which are not regular in general, groups that depend on whether another matched, atomic
-    groups, and possessive quantifiers after more than a character or class. Raises ConstraintError if the pattern
-    is no str, matches nothing, or nothing that the vocabulary can write; BudgetError; TypeError for other arguments of
-    another kind.
+    Args:
+        pattern: In the syntax and meaning of Python's `re` for text, and `\p{..}` besides.
+        vocabulary: The tokens that texts are written with.
+        flags: Letters of "aimsx", as in `(?aimsx)`; "u" is taken too and, as in `re`, says nothing new.
+        lazy: Whether to return a `LazyTable`, whose states are made when a `Matcher` reaches them. A vocabulary that
+            does not have all single bytes makes the whole table.
+        budget: Limits of this compilation, and of states and bytes of what is read lazily.
 
-    >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b"20"], eos=0)
-    >>> table = compile_regex(r"\d{4}-\d\d", vocab)
-    >>> table.accepts([257, *(1 + b for b in b"26-11"), 0])
-    True
+    Returns:
+        A `LazyTable`, or a `TransitionTable`.
+
+    Raises:
+        RegexError: The pattern is malformed, or uses what is not supported: back-references, groups that depend on
+            whether another matched, atomic groups, and possessive quantifiers after more than a character or class.
+        ConstraintError: The pattern is no str, matches nothing, or nothing that the vocabulary can write.
+        BudgetError: A limit was reached.
+        TypeError: Another argument is of another type.
+
+    Examples:
+        >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b"20"], eos=0)
+        >>> table = compile_regex(r"\d{4}-\d\d", vocab)
+        >>> table.accepts([257, *(1 + b for b in b"26-11"), 0])
+        True
     """
     check_vocabulary(vocabulary)
     if not isinstance(flags, str):
@@ -105,13 +113,26 @@ def _matches_nothing(pattern: str) -> ConstraintError:
 def compile_choices(choices: Iterable[str], vocabulary: Vocabulary, *, budget: Budget | None = None) -> TransitionTable:
     """Compile a list of texts into a table that allows exactly these; one may be the prefix of another.
 
-    Each may be written in any segmentation into tokens. Raises ConstraintError if there are none, or one is not text;
-    BudgetError; TypeError for arguments of another kind.
+    Each may be written in any segmentation into tokens.
 
-    >>> vocab = Vocabulary.from_bytes([b"", b"red", b"green", b"re", b"d"], eos=0)
-    >>> table = compile_choices(["red", "green"], vocab)
-    >>> table.accepts([1]), table.accepts([3, 4, 0]), table.accepts([3])
-    (True, True, False)
+    Args:
+        choices: The texts.
+        vocabulary: The tokens that texts are written with.
+        budget: Limits of this compilation.
+
+    Returns:
+        The table.
+
+    Raises:
+        ConstraintError: There are no texts, or one is no text.
+        BudgetError: A limit was reached.
+        TypeError: An argument is of another type.
+
+    Examples:
+        >>> vocab = Vocabulary.from_bytes([b"", b"red", b"green", b"re", b"d"], eos=0)
+        >>> table = compile_choices(["red", "green"], vocab)
+        >>> table.accepts([1]), table.accepts([3, 4, 0]), table.accepts([3])
+        (True, True, False)
     """
     check_vocabulary(vocabulary)
     if isinstance(choices, (str, bytes)):

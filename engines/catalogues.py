@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 from ..compile.catalogue import Catalogue
 from ..errors import ConstraintError, DataError, MaskwrightError
-from ..table.sid_filter import SidFilter, filter_sids
+from ..table.sid_filter import SidFilter
 from ..table.snapshot import Snapshot
 from ..table.sorted_matrix import SortedMatrix
 from ..table.transition_table import TransitionTable
@@ -82,7 +82,7 @@ class Catalogues:
         self._filters: dict[str, tuple[str, SidFilter]] = {}
         for name, (of, path) in options.filters.items():
             try:
-                self._filters[name] = (of, filter_sids(self._table(of), _booleans(path)))
+                self._filters[name] = (of, self._table(of).filter(_booleans(path)))
             except (MaskwrightError, OSError) as error:
                 raise ConstraintError(f"filters: {name!r}: {error}", argument=VARIABLE) from error
 

@@ -24,7 +24,7 @@ def step(tokens, cache, t):
 
 
 dev = torch_ops.put(matrix)
-options = {"ops": torch_ops, "batch": 1, "max_length": L}
+options = {"ops": torch_ops, "batch": 1, "max_tokens": L}
 beams = beam_search(step, None, dev, beams=3, **options)
 for tokens, score, rows in zip(beams.tokens[0], beams.scores[0], matrix.input_rows(beams.states[0]), strict=True):
     print(tokens.tolist(), f"{score:.2f}", "item", rows.tolist())

@@ -34,7 +34,7 @@ config = LlamaConfig(
 model = TransformersReader(LlamaForCausalLM(config).eval())
 prompts = [vocab.encode("An order: "), vocab.encode("As JSON: ")]  # of different lengths
 random = torch.Generator().manual_seed(1)
-options = {"ops": torch_ops, "prompts": prompts, "max_length": 120}
+options = {"ops": torch_ops, "prompts": prompts, "max_tokens": 120}
 found = sample_jumping(model, table, random, vocabulary=vocab, **options)
 for row, forced in zip(found.tokens.tolist(), found.forced, strict=True):
     tokens = [t for t in row if t >= 0]

@@ -41,7 +41,7 @@ def recommend():
     """Return the best pairs of item and score for each user."""
     with torch.inference_mode():
         beams = beam_search(
-            step, users.repeat_interleave(20, dim=0), dev, ops=torch_ops, batch=2, beams=20, max_length=levels
+            step, users.repeat_interleave(20, dim=0), dev, ops=torch_ops, batch=2, beams=20, max_tokens=levels
         )
     return catalogue.ranked(beams, limit=3)
 

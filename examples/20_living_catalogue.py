@@ -25,12 +25,11 @@ def step(tokens, cache, t):
 
 def search(dev, batch=1):
     """Return the best beams of each row of a batch."""
-    return beam_search(step, None, dev, ops=torch_ops, batch=batch, beams=3, max_length=L)
+    return beam_search(step, None, dev, ops=torch_ops, batch=batch, beams=3, max_tokens=L)
 
 
 log = Path(tempfile.mkdtemp()) / "updates.log"  # for as long as the catalogue lives, in earnest
-live = mw.LiveCatalogue(catalogue, capacity=1000, log=log)
-now = live.publish()
+now = catalogue.live(capacity=1000, log=log)
 dev = torch_ops.put(now.table)
 
 cheap, few = now.filter(price < 50), now.filter(rng.random(len(codes)) < 0.01)
@@ -41,19 +40,19 @@ print("cheap items, and a few of them:", now.items(found, filters=filters))
 first = search(dev)
 best = now.items(first)[0][0]
 print("best:", best)
-live.delete([best])  # sold out
+now.delete([best])  # sold out
 new = codes[int(best.removeprefix("item-"))].copy()
 new[-1] = (new[-1] + 1) % V
-live.insert([new], ["item-from-today"])  # the model was trained before it came
+now.insert([new], ["item-from-today"])  # the model was trained before it came
 price = np.append(price, 20)  # it has the next row of each column
 
-then = live.publish()
+then = now.publish()
 dev_now = torch_ops.refreshed(dev, then.table)  # nothing is compiled again, and the base is not copied
 print("now:", then.items(search(dev_now))[0])
 cheap = then.filter(price < 50)
 print("cheap now:", then.items(search(torch_ops.filtered(dev_now, [cheap])), filters=[cheap])[0])
 print("a search that began before goes on as it was:", now.items(search(dev))[0][0] == best)
 
-live.close()  # or the process ends in the middle: each update was on the disk before the call returned
-after = mw.LiveCatalogue(catalogue, capacity=1000, log=log).publish()
+then.close()  # or the process ends in the middle: each update was on the disk before the call returned
+after = catalogue.live(capacity=1000, log=log)
 print("after a crash:", after.items(search(torch_ops.put(after.table)))[0])

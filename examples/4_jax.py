@@ -26,7 +26,7 @@ def recommend(dev, weights, users):
         return hidden @ weights["head"], hidden
 
     cache = jnp.repeat(users, beams, axis=0)
-    return beam_search(step, cache, dev, ops=jax_ops, batch=batch, beams=beams, max_length=length)
+    return beam_search(step, cache, dev, ops=jax_ops, batch=batch, beams=beams, max_tokens=length)
 
 
 catalogue = np.random.default_rng(0).integers(0, vocab, (1000, length))

@@ -28,5 +28,5 @@ while not matcher.is_finished:
 with tempfile.TemporaryDirectory() as folder:
     path = Path(folder) / "date.safetensors"
     table.save(path)
-    loaded = mw.TransitionTable.load(path, vocabulary=vocab.fingerprint)
+    loaded = mw.TransitionTable.load(path, vocabulary=vocab)
 print("loaded:", loaded.accepts([*vocab.encode("2024-07 at noon"), vocab.eos]))

@@ -44,7 +44,7 @@ def shares(tokens):
 
 
 random, draws = torch.Generator().manual_seed(0), 10_000
-options = {"ops": torch_ops, "batch": draws, "max_length": 3}
+options = {"ops": torch_ops, "batch": draws, "max_tokens": 3}
 masked = sample_sequences(step, None, dev, random, **options)
 unbiased = sample_unbiased(step, None, dev, random, candidates=8, **options)
 model = torch.stack([probability(name) for name in names])

@@ -22,13 +22,18 @@ from .protocol import BoundsEnds, LazyMachine
 
 
 class LazyTable:
-    """A constraint whose arrays are worked out on request, by `to_table`, as that may take long.
+    """A constraint that is read state by state, and compiled to a `TransitionTable` on request.
 
-    A `Matcher` reads the machine that the table would be made from, with the same answers. It makes each state when a
-    text first comes to it. With a budget of tokens it completes the table where an end may come out of reach. Whatever
-    needs arrays, such as `put` or `Matcher.state`, calls `to_table`, which raises BudgetError if the table is larger
-    than its budget allows. Reading raises `BudgetError` if a new state exceeds the budget, or `TableError` after an
+    Compilers return it. A `Matcher` makes each state when a text first comes to it. With a budget of tokens it
+    completes the table where an end may come out of reach. Whatever needs arrays, such as `put` or `Matcher.state`,
+    calls `to_table`. Reading raises `BudgetError` if a new state exceeds the budget, or `TableError` after an
     interrupted write; `to_table` still works then.
+
+    Examples:
+        >>> from maskwright import compile_regex
+        >>> table = compile_regex("[ab]+", Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0))
+        >>> table.is_complete, table.accepts([98, 99, 0]), table.to_table().num_states, table.is_complete
+        (False, True, 4, True)
     """
 
     def __init__(
@@ -67,7 +72,12 @@ class LazyTable:
     def to_table(self) -> TransitionTable:
         """Return the table, whose arrays are worked out by the first call.
 
-        Raises BudgetError, and NoTableError where a grammar has no finite table.
+        Returns:
+            The table; every call returns the same.
+
+        Raises:
+            BudgetError: The table is larger than the budget of the compilation allows.
+            NoTableError: A grammar has no finite table.
         """
         with self._lock:
             if self._table is None:
@@ -106,8 +116,13 @@ class LazyTable:
     def has_arrays(self) -> bool:
         """Return whether there is a finite table, within the budget; it is worked out to know that.
 
-        Raises the errors of a constraint that is at fault. The answer is kept unless time ran out, which the next call
-        may have more of; `to_table` may be called again.
+        The answer is kept unless time ran out, which the next call may have more of; `to_table` may be called again.
+
+        Returns:
+            Whether there is.
+
+        Raises:
+            ConstraintError: The constraint is at fault.
         """
         if self._table is None and not self._refused:
             try:
@@ -117,7 +132,11 @@ class LazyTable:
         return self._table is not None
 
     def keep_with(self, around: Callable[[Callable[[], TransitionTable]], TransitionTable]) -> None:
-        """Have the arrays worked out by around(make), which may have them from elsewhere, or keep them there."""
+        """Have the arrays worked out by another function, which may have them from elsewhere, or keep them there.
+
+        Args:
+            around: Called with the function that works them out; returns the table.
+        """
         make = self._make
         if make is not None:
             self._make = lambda: around(make)
@@ -151,7 +170,14 @@ class LazyTable:
         return self._nested if self._table is None else self._table.is_nested
 
     def contains(self, sids: ArrayLike) -> NDArray[np.bool_]:
-        """Return whether each row of tokens (N, L) is in the set: bool (N,). It makes arrays if frames may run out."""
+        """Return whether rows of tokens are in the set. It makes arrays if frames may run out.
+
+        Args:
+            sids: (N, L) tokens; EOS may close a row, also more than once.
+
+        Returns:
+            (N,) bool.
+        """
         machine = self._machine  # another thread may complete the table meanwhile
         if machine is None or machine.most_frames_required > -MOST_DEPTH:  # frames may run out
             return self.to_table().contains(sids)
@@ -168,11 +194,27 @@ class LazyTable:
         return 0 if machine is None else machine.left_out
 
     def accepts(self, tokens: Sequence[int] | NDArray[Any]) -> bool:
-        """Return whether one sequence of tokens is in the set; EOS may close it, also more than once, as in a batch."""
+        """Return whether one sequence of tokens is in the set.
+
+        Args:
+            tokens: (L,); EOS may close it, also more than once, as in a batch.
+
+        Returns:
+            Whether it is.
+        """
         return bool(self.contains(np.asarray(tokens)[None])[0])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Work out the table and write it to a file. Raises the errors of `to_table` and `TransitionTable.save`."""
+        """Work out the table and write it to a file, as `TransitionTable.save` does.
+
+        Args:
+            path: The file.
+
+        Raises:
+            BudgetError: As in `to_table`.
+            NoTableError: As in `to_table`.
+            FileNotFoundError: There is no folder for it.
+        """
         self.to_table().save(path)
 
     def __repr__(self) -> str:
@@ -182,7 +224,15 @@ class LazyTable:
         return f"LazyTable(vocab_size={self.vocab_size}, {ends}, not worked out yet)"
 
     def made_by(self, function: Callable[..., Compiled], *arguments: Any) -> LazyTable:
-        """Note the call that makes this constraint, with its `Vocabulary`: a pickle carries that. Return this table."""
+        """Note the call that makes this constraint: a pickle carries that.
+
+        Args:
+            function: What is called.
+            *arguments: Its arguments, the `Vocabulary` among them.
+
+        Returns:
+            This table.
+        """
         self._made_by = function, arguments
         return self
 

@@ -145,6 +145,16 @@ def read_arrays(
     return header, arrays
 
 
+def kind_of(path: str | os.PathLike[str], kinds: tuple[FileKind, ...]) -> FileKind:
+    """Return which kind a file is of; the first where it is of none, as whose reader says what is wrong with it."""
+    try:
+        with safe_open(os.fspath(path), framework="numpy") as opened:
+            metadata = opened.metadata() or {}
+    except Exception:  # whatever a reader of damaged files may raise
+        metadata = {}
+    return next((kind for kind in kinds if kind.key in metadata), kinds[0])
+
+
 def _checksum(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
     """Return the SHA-256 over the header and every array's name, type, shape and bytes, in their order."""
     digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())

@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import Advice, ConstraintError
 from ..kernels.compiled import kernel
 
 Words = NDArray[np.uint32]
+
+MOST_ROWS = 2**31 - 1
+"""The most rows of a matrix, and items of a filter: positions have 32 bits where a device has no wider ones."""
 
 
 def words_of(bits: NDArray[np.bool_], count: int | None = None) -> Words:
@@ -25,6 +29,46 @@ def words_of(bits: NDArray[np.bool_], count: int | None = None) -> Words:
 def booleans_of(words: Words, count: int) -> NDArray[np.bool_]:
     """Return the first bits as booleans: (count,)."""
     return np.unpackbits(words.view(np.uint8), bitorder="little", count=count).view(np.bool_)
+
+
+def booleans(column: Any) -> NDArray[np.bool_]:
+    """Return a column of booleans as an array; raise ConstraintError for other values and for null."""
+    nulls = getattr(column, "null_count", 0)
+    nulls = nulls() if callable(nulls) else nulls
+    if isinstance(column, np.ma.MaskedArray):  # what DuckDB's fetchnumpy gives
+        nulls, column = int(np.broadcast_to(column.mask, column.shape).sum()), column.data
+    if nulls:
+        raise ConstraintError(
+            f"keep has {nulls:,} nulls, of which nothing says whether to keep them",
+            argument="keep",
+            remedies=[Advice("Fill them first, as with fill_null(False).")],
+        )
+    if hasattr(column, "to_numpy"):
+        try:
+            column = column.to_numpy(zero_copy_only=False)  # an Arrow array, whose booleans are bits
+        except TypeError:
+            column = column.to_numpy()
+    array = np.asarray(column)
+    if array.dtype != np.bool_:
+        raise ConstraintError(
+            f"keep must be booleans, not {array.dtype}",
+            argument="keep",
+            remedies=[Advice("Pass a comparison, as in stock > 0, not numbers or row numbers.")],
+        )
+    return array
+
+
+def one_for_each(keep: Any, count: int, most: int = MOST_ROWS) -> NDArray[np.bool_]:
+    """Return a column of one boolean for each of `count` input rows; raise ConstraintError for any other."""
+    column = booleans(keep)
+    if column.shape != (count,):
+        raise ConstraintError(
+            f"keep has shape {column.shape}, one boolean is needed for each of the {count:,} input rows",
+            argument="keep",
+        )
+    if count > most:
+        raise ConstraintError(f"{count:,} rows are more than a filter may have, {most:,}")
+    return column
 
 
 def place_bits(words: Words, begin: int, out: Words) -> None:

@@ -83,6 +83,24 @@ class GroupedArrays:
         return self.num_sites > 0
 
     @property
+    def num_sequences(self) -> int:
+        """Q: distinct sequences; 0 of a graph, which does not count them."""
+        return int(self.trie.item_start.size) - 1
+
+    @property
+    def distance(self) -> Int32Array:
+        """Fewest tokens from each state to an accepting end: (num_states,)."""
+        raise NotImplementedError
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether any array has what belongs to calls, as only a nested table may."""
+        actions, exits, sites = self.actions, self.exits, self.sites
+        parts = (actions.state, actions.push, exits.of_row, exits.of_base, exits.token, exits.label, sites.symbol)
+        frames = (sites.of_row, sites.frames_required, self.rows.frames_required)
+        return exits.start.size > 1 or any(array.size for array in (*parts, *frames))
+
+    @property
     def num_rows(self) -> int:
         """S: states with a row of edges."""
         return int(self.rows.edge_start.size) - 1

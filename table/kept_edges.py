@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..kernels.limits import UNREACHABLE
 from .filter_bits import Runs, Words, booleans_of, place_bits, spread_bits, take_bits, words_of
-from .transition_table import TransitionTable
+from .grouped import GroupedArrays
 from .weak_cache import Kept
 
 
@@ -51,18 +51,18 @@ class _TrieLevels:
 _known: Kept[_TrieLevels] = Kept()
 
 
-def _levels_of(table: TransitionTable) -> tuple[_TrieLevel, ...]:
+def _levels_of(table: GroupedArrays) -> tuple[_TrieLevel, ...]:
     """Return what is known of the levels of a trie, found the first time: some 4 bits an edge and a bit a sequence."""
     return _known.made(
         table, lambda: _TrieLevels(tuple(_level(table, low, high) for low, high in _spans(table)))
     ).levels
 
 
-def _spans(table: TransitionTable) -> list[tuple[int, int]]:
+def _spans(table: GroupedArrays) -> list[tuple[int, int]]:
     return list(pairwise(table.trie.level_start.tolist()))
 
 
-def _level(table: TransitionTable, low: int, high: int) -> _TrieLevel:
+def _level(table: GroupedArrays, low: int, high: int) -> _TrieLevel:
     rows, accepting = table.num_rows, table.rows.accepting
     start, bases = table.rows.edge_start[low : high + 1].astype(np.int64), table.rows.base[low:high]
     target = table.edges.target[start[0] : start[-1]]
@@ -102,7 +102,7 @@ class KeptEdges:
 
 
 def kept_edges(
-    table: TransitionTable, sequences: Words, distances: bool = False, masks: NDArray[np.uint32] | None = None
+    table: GroupedArrays, sequences: Words, distances: bool = False, masks: NDArray[np.uint32] | None = None
 ) -> KeptEdges:
     """Return what of a trie leads to kept sequences, bits of which are given as `SidFilter.rows`.
 
@@ -127,7 +127,7 @@ def kept_edges(
     return KeptEdges(edges, ends, _distance(table, edges, ends) if distances else None)
 
 
-def _distance(table: TransitionTable, kept: Words, ends: Words) -> NDArray[np.int32]:
+def _distance(table: GroupedArrays, kept: Words, ends: Words) -> NDArray[np.int32]:
     """Return the fewest tokens from each row to the end of a kept sequence, UNREACHABLE where there is none: (S,)."""
     edges = booleans_of(kept, table.num_edges)
     near = table.distance.copy()  # from tails, of which each has one sequence, to its end

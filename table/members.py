@@ -34,6 +34,10 @@ class MemberSampler:
     Of a table it keeps 8 bytes for each edge, and with weights 8 for each sequence.
 
     Raises TypeError for what is no set of sequences; ValueError for other weights.
+
+    >>> matrix = SortedMatrix(4, np.array([[0, 3], [2, 1]], np.uint8))  # of rows (0, 2) and (3, 1)
+    >>> MemberSampler(matrix, weights=[0, 1]).sample(3, seed=0).tokens.tolist()
+    [[3, 1], [3, 1], [3, 1]]
     """
 
     def __init__(self, table: TransitionTable | SortedMatrix, weights: ArrayLike | None = None) -> None:
@@ -50,11 +54,11 @@ class MemberSampler:
         if weights is not None:
             self._up_to = np.cumsum(self._walk.by_rank(_checked(weights, self._walk.num_items)))
 
-    def sample(self, n: int, random: int | np.random.Generator) -> Members:
-        """Return `n` members; random: a seed, or a generator that goes on from call to call."""
+    def sample(self, n: int, seed: int | np.random.Generator) -> Members:
+        """Return `n` members; seed: a number, or a generator that goes on from call to call."""
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0:
             raise ValueError(f"n={n!r} must be a number of members, 0 or more")
-        generator = np.random.default_rng(random)
+        generator = np.random.default_rng(seed)
         if self._up_to is None:
             ranks = generator.integers(0, self._walk.num_sequences, n)
         else:
@@ -62,24 +66,6 @@ class MemberSampler:
             ranks = np.searchsorted(self._up_to, generator.random(n) * total, side="right")
             ranks = np.minimum(ranks, np.searchsorted(self._up_to, total))  # where rounding led behind the last
         return self._walk.of_ranks(ranks)
-
-
-def sample_members(
-    table: TransitionTable | SortedMatrix,
-    n: int,
-    seed: int | np.random.Generator,
-    weights: ArrayLike | None = None,
-) -> Members:
-    """Return `n` members of a set of sequences, drawn with replacement: tokens (n, L), -1 past ends.
-
-    weights: (N,) of each input row, as of `MemberSampler`; left out, each sequence is as likely as any other. To draw
-    many times from one table, make a `MemberSampler` once: what it works out takes time in proportion to the table.
-
-    >>> matrix = SortedMatrix(4, np.array([[0, 3], [2, 1]], np.uint8))  # of rows (0, 2) and (3, 1)
-    >>> sample_members(matrix, 3, seed=0, weights=[0, 1]).tokens.tolist()
-    [[3, 1], [3, 1], [3, 1]]
-    """
-    return MemberSampler(table, weights).sample(n, seed)
 
 
 def _checked(weights: ArrayLike, count: int) -> NDArray[np.float64]:
@@ -122,7 +108,7 @@ class _TrieWalk:
 
     def __init__(self, table: TransitionTable) -> None:
         self._table = table
-        self.num_sequences, self.num_items = table.num_sequences, int(table.trie.item_row.size)
+        self.num_sequences, self.num_items = table.num_sequences, table.num_items
         self._ends = np.flatnonzero(table.edges.token[table.num_edges :] == table.vocab_size)  # tail entries
         below = np.ones(table.num_edges, np.int64)  # members below each edge
         of_row = np.zeros(table.num_rows, np.int64)

@@ -4,22 +4,89 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, overload
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import Advice, ConstraintError
-from .files_filter import MOST_ITEMS, FilesFilter
-from .filter_bits import Runs, Words, booleans_of, put_in_order, words_of
-from .grouped import token_rows
-from .kept_edges import kept_edges
-from .sharded_files import ShardedFiles
-from .sorted_matrix import MOST_ROWS, IntArray, SortedMatrix
-from .transition_table import TransitionTable
+from ..errors import ConstraintError
+from .filter_bits import Runs, Words, booleans_of, one_for_each, put_in_order, words_of
+from .grouped import GroupedArrays
 from .weak_cache import Kept
 
+IntArray = NDArray[np.signedinteger[Any]]
+
 _groups: Kept[Runs] = Kept()  # the items of each sequence
+
+
+class SequenceSet(Protocol):
+    """What a filter is of: a sorted matrix, or a table of sequences, of Q distinct sequences from N input rows."""
+
+    @property
+    def vocab_size(self) -> int:
+        """V: tokens are 0 .. V - 1."""
+
+    @property
+    def vocabulary(self) -> str:
+        """The fingerprint of the vocabulary."""
+
+    @property
+    def eos(self) -> int | None:
+        """The token that ends a sequence, the first of `ends`; None where sequences end by themselves."""
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """All tokens that end a sequence; () where sequences end by themselves."""
+
+    @property
+    def other_ends(self) -> tuple[int, ...]:
+        """The tokens that end a sequence, beside `eos`."""
+
+    @property
+    def fixed_length(self) -> int | None:
+        """The length of every sequence, None where lengths differ or EOS is needed to end."""
+
+    @property
+    def max_length(self) -> int | None:
+        """Most tokens in a sequence."""
+
+    @property
+    def num_sequences(self) -> int:
+        """Q."""
+
+    @property
+    def num_items(self) -> int:
+        """N."""
+
+    @property
+    def item_start(self) -> IntArray:
+        """Where the items of each sequence begin, (Q + 1,); (0,) if each has one."""
+
+    @property
+    def item_row(self) -> IntArray:
+        """The input row of each item, (N,); (0,) if they are in order."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes in this process."""
+
+    def to_table(self) -> Any:
+        """Return this: it is put on a device as it is."""
+
+    def contains(self, sids: ArrayLike) -> NDArray[np.bool_]:
+        """Return whether each row of sids (N, L) is in the set: bool (N,)."""
+
+    def sequences_of(self, sids: ArrayLike) -> NDArray[np.int64]:
+        """Return which sequence each row of sids (N, L) is: (N,); Q for one that is none."""
+
+    def sequence_numbers(self, states: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return which sequence ends in each state (n,); -1 or Q for none."""
+
+    def input_rows(self, states: ArrayLike) -> list[IntArray]:
+        """Return the input rows of each sequence (N,) that a decoder ended with."""
+
+    def shortest_of(self, rows: Words) -> int:
+        """Return the fewest tokens in a sequence whose bit is set, of any sequence where none is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,16 +98,26 @@ class SidFilter:
     a batch its own. Whatever is allowed leads to an item that the filter keeps.
     """
 
-    table: SortedMatrix | TransitionTable
+    table: SequenceSet
     items: Words  # (N // 32 + 1,) bit i of word w: item 32 w + i, in the order of the table, is kept; 0 beyond N
 
     def __post_init__(self) -> None:
         """Keep nobody from relying on the bits: they are read-only."""
         self.items.flags.writeable = False
 
+    @classmethod
+    def of(cls, table: SequenceSet, keep: Any) -> SidFilter:
+        """Return the filter of a table that keeps items: (N,) booleans in the order of the input rows."""
+        words = words_of(one_for_each(keep, table.num_items))
+        if table.item_row.size:
+            ordered = np.zeros_like(words)
+            put_in_order(words, np.ascontiguousarray(table.item_row, np.int32).view(np.uint32), ordered)
+            words = ordered
+        return cls(table, words)
+
     def __repr__(self) -> str:
         """Say how much it keeps."""
-        return f"SidFilter({self.num_items:,} of {_num_items(self.table):,} items)"
+        return f"SidFilter({self.num_items:,} of {self.table.num_items:,} items)"
 
     def __and__(self, other: SidFilter) -> SidFilter:
         """Return the filter that keeps what both keep."""
@@ -52,29 +129,29 @@ class SidFilter:
 
     def __invert__(self) -> SidFilter:
         """Return the filter that keeps what this one does not."""
-        return SidFilter(self.table, _cut(~self.items, _num_items(self.table)))
+        return SidFilter(self.table, _cut(~self.items, self.table.num_items))
 
     def _same(self, other: SidFilter) -> Words:
         """Return the items of another filter; raise ConstraintError if it is of another matrix or table."""
         if not isinstance(other, SidFilter):
-            raise TypeError(f"a filter is joined with a filter, as filter_sids makes one, not a {type(other).__name__}")
+            raise TypeError(f"a filter is joined with a filter, as filter() makes one, not a {type(other).__name__}")
         if other.table is not self.table:
-            kind = "matrices" if isinstance(self.table, SortedMatrix) else "tables"
+            kind = "tables" if isinstance(self.table, GroupedArrays) else "matrices"
             raise ConstraintError(f"filters of different {kind} cannot be joined: make both of one")
         return other.items
 
     @property
-    def matrix(self) -> SortedMatrix:
+    def matrix(self) -> Any:
         """The sorted matrix that this is a filter of. Raises TypeError for a filter of a table."""
-        if not isinstance(self.table, SortedMatrix):
+        if isinstance(self.table, GroupedArrays):
             raise TypeError("this is a filter of a table, not of a sorted matrix")
         return self.table
 
     @cached_property
     def rows(self) -> Words:
         """Return which sequences stand for an item that is kept: bits as of `items`, (Q // 32 + 1,)."""
-        start, _ = _items_of(self.table)
-        if not start.size or start.size - 1 == _num_items(self.table):
+        start = self.table.item_start
+        if not start.size or start.size - 1 == self.table.num_items:
             return self.items
         rows = np.zeros(self.table.num_sequences // 32 + 1, np.uint32)
         _groups.made(self.table, lambda: Runs.of(start)).write_any(self.items, rows)
@@ -129,12 +206,7 @@ class SidFilter:
     @cached_property
     def min_length(self) -> int:
         """Fewest tokens in a sequence that is kept; in one of the table where none is."""
-        shortest = self.table.min_length
-        if isinstance(self.table, SortedMatrix) or shortest == self.table.max_length or not self.rows.any():
-            return shortest
-        near = kept_edges(self.table, self.rows, distances=True).distance
-        assert near is not None
-        return int(near[0])
+        return self.table.shortest_of(self.rows)
 
     @property
     def max_length(self) -> int | None:
@@ -154,97 +226,19 @@ class SidFilter:
 
     def contains(self, sids: ArrayLike) -> NDArray[np.bool_]:
         """Return whether each row of sids (N, L) stands for an item that is kept: bool (N,)."""
-        at = self.table.find(sids) if isinstance(self.table, SortedMatrix) else _sequences_of(self.table, sids)
-        found: NDArray[np.bool_] = _bits(self.rows, at)  # Q, of no sequence, has a bit that is 0
+        found: NDArray[np.bool_] = _bits(self.rows, self.table.sequences_of(sids))  # the bit of Q, of none, is 0
         return found
 
     def input_rows(self, states: ArrayLike) -> list[IntArray]:
         """Return the input rows that are kept of each sequence (N,) that a decoder ended with, as of the table."""
         found = self.table.input_rows(states)
-        start, _ = _items_of(self.table)
-        numbers = np.atleast_1d(np.asarray(states)).astype(np.int64)
-        if isinstance(self.table, TransitionTable):
-            numbers = np.maximum(self.table.sequence_numbers(numbers), 0)
+        start = self.table.item_start
+        numbers = np.maximum(self.table.sequence_numbers(np.atleast_1d(np.asarray(states)).astype(np.int64)), 0)
         out = []
         for number, rows in zip(numbers.tolist(), found, strict=True):
             first = int(start[number]) if start.size else number
             out.append(rows[_bits(self.items, first + np.arange(rows.size))])
         return out
-
-
-@overload
-def filter_sids(table: SortedMatrix | TransitionTable, keep: Any) -> SidFilter: ...
-@overload
-def filter_sids(table: ShardedFiles, keep: Any) -> FilesFilter: ...
-def filter_sids(table: SortedMatrix | TransitionTable | ShardedFiles, keep: Any) -> SidFilter | FilesFilter:
-    """Return a filter that keeps some of the items of a sorted matrix, of a table of sequences, or of files.
-
-    keep: (N,) booleans, one for each row that `sort_sids`, `compile_sids` or `compile_sequences` was given, in that
-    order: an array, or a column of Arrow, Polars, pandas or DuckDB. 10^7 items take some 10 ms. Of `ShardedFiles`: one
-    for each row of the dataset of the build, whose files are in the order of `manifest.dataset["files"]`.
-
-    Raises ConstraintError for anything but booleans, for null, and where there are not as many as items; TypeError for
-    the table of a text, which has no items.
-
-    >>> from maskwright import sort_sids
-    >>> matrix = sort_sids([[3, 1, 2], [0, 2, 2], [3, 1, 0]], vocab_size=4)
-    >>> in_stock, new = filter_sids(matrix, [True, True, False]), filter_sids(matrix, [True, False, True])
-    >>> (in_stock & new).contains([[3, 1, 2], [0, 2, 2], [3, 1, 0]])
-    array([ True, False, False])
-    """
-    if isinstance(table, ShardedFiles):
-        count, most = table.manifest.num_items, MOST_ITEMS
-    elif isinstance(table, SortedMatrix) or (isinstance(table, TransitionTable) and table.is_trie):
-        count, most = _num_items(table), MOST_ROWS
-    else:
-        raise TypeError(
-            "table must be a SortedMatrix, as sort_sids makes one, a table of compile_sids or compile_sequences, or "
-            "ShardedFiles, not "
-            + ("the table of a text" if isinstance(table, TransitionTable) else f"a {type(table).__name__}")
-        )
-    column = booleans(keep)
-    if column.shape != (count,):
-        raise ConstraintError(
-            f"keep has shape {column.shape}, one boolean is needed for each of the {count:,} input rows",
-            argument="keep",
-        )
-    if count > most:
-        raise ConstraintError(f"{count:,} rows are more than a filter may have, {most:,}", argument="table")
-    words = words_of(column)
-    if isinstance(table, ShardedFiles):
-        return FilesFilter(table, words)
-    _, row = _items_of(table)
-    if not row.size:
-        return SidFilter(table, words)
-    ordered = np.zeros_like(words)
-    put_in_order(words, np.ascontiguousarray(row, np.int32).view(np.uint32), ordered)
-    return SidFilter(table, ordered)
-
-
-def _num_items(table: SortedMatrix | TransitionTable) -> int:
-    """Return how many input rows a matrix or a table has."""
-    return table.num_items if isinstance(table, SortedMatrix) else int(table.trie.item_row.size)
-
-
-def _items_of(table: SortedMatrix | TransitionTable) -> tuple[IntArray, IntArray]:
-    """Return `item_start` and `item_row` of a matrix or a table."""
-    found = table if isinstance(table, SortedMatrix) else table.trie
-    return found.item_start, found.item_row
-
-
-def _sequences_of(table: TransitionTable, sids: ArrayLike) -> NDArray[np.int64]:
-    """Return which sequence each row of sids (N, L) is, EOS behind it or not: (N,); Q for one that is none."""
-    tokens = token_rows(sids)
-    inside = table.contains(tokens)
-    states = np.zeros(inside.shape, np.int64)
-    if table.ends and tokens.size:  # EOS leads from many sequences to one state
-        going = np.ones(inside.shape, np.bool_)
-        for column, is_end in zip(tokens.T, np.isin(tokens, table.ends).T, strict=True):
-            going &= ~is_end
-            states = np.where(going, table.walk(column[:, None], states), states)
-    else:
-        states = table.walk(tokens)
-    return np.where(inside, table.sequence_numbers(states), table.num_sequences)
 
 
 def _bits(words: Words, at: NDArray[Any]) -> NDArray[np.bool_]:
@@ -257,30 +251,3 @@ def _cut(words: Words, count: int) -> Words:
     """Return words of bits, which may be written to, with those from `count` on 0."""
     words[-1] &= np.uint32((1 << (count & 31)) - 1)
     return words
-
-
-def booleans(column: Any) -> NDArray[np.bool_]:
-    """Return a column of booleans as an array; raise ConstraintError for other values and for null."""
-    nulls = getattr(column, "null_count", 0)
-    nulls = nulls() if callable(nulls) else nulls
-    if isinstance(column, np.ma.MaskedArray):  # what DuckDB's fetchnumpy gives
-        nulls, column = int(np.broadcast_to(column.mask, column.shape).sum()), column.data
-    if nulls:
-        raise ConstraintError(
-            f"keep has {nulls:,} nulls, of which nothing says whether to keep them",
-            argument="keep",
-            remedies=[Advice("Fill them first, as with fill_null(False).")],
-        )
-    if hasattr(column, "to_numpy"):
-        try:
-            column = column.to_numpy(zero_copy_only=False)  # an Arrow array, whose booleans are bits
-        except TypeError:
-            column = column.to_numpy()
-    array = np.asarray(column)
-    if array.dtype != np.bool_:
-        raise ConstraintError(
-            f"keep must be booleans, not {array.dtype}",
-            argument="keep",
-            remedies=[Advice("Pass a comparison, as in stock > 0, not numbers or row numbers.")],
-        )
-    return array

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import Advice, ConstraintError
+from ..errors import Advice, ConstraintError, TableError
+from .filter_bits import booleans
 from .live_base import LiveBase
 from .live_items import LiveItems
-from .sid_filter import booleans
 from .transition_table import integer_vocabulary
 
 Rows = NDArray[np.unsignedinteger[Any]]
@@ -32,7 +32,7 @@ class Snapshot:
     delta: Rows  # (D, L) rows in order that the base does not have
     capacity: int  # the most rows of a delta
     delta_widths: tuple[int, ...]  # (L,) the most rows of a delta below a prefix, by depth
-    items: LiveItems | None = None  # of a `LiveCatalogue`, whose items have rows of their own
+    items: LiveItems | None = None  # of a catalogue, whose items have rows of their own
 
     eos = None
     ends = other_ends = ()
@@ -58,6 +58,13 @@ class Snapshot:
         return _count(self.bits) + len(self.delta)
 
     @property
+    def num_items(self) -> int:
+        """N: the rows of items of a catalogue, deleted ones among them. Raises TableError for one that knows none."""
+        if self.items is None:
+            raise TableError("a snapshot of LiveSids knows no items: use that of a catalogue")
+        return int(self.items.live.size)
+
+    @property
     def memory(self) -> int:
         """Bytes of what changes, without the base."""
         return int(self.bits.nbytes + self.masks.nbytes + self.firsts.nbytes + self.delta.nbytes)
@@ -77,13 +84,15 @@ class Snapshot:
     def filter(self, keep: Any) -> LiveFilter:
         """Return a filter that keeps some of the sequences, or of the items of a catalogue.
 
-        keep: (Q,) booleans, one for each row of `sids`, in that order: an array, or a column as `filter_sids` takes it.
-        Of a `LiveCatalogue`: (N,) booleans, one for each row of items, where those of deleted items say nothing.
+        keep: (Q,) booleans, one for each row of `sids`, in that order: an array, or a column of Arrow, Polars,
+        pandas or DuckDB. Of a catalogue: (N,) booleans, one for each row of items, where those of deleted items say
+        nothing.
         `LiveFilter.at` takes the filter over to a later snapshot.
 
         Raises ConstraintError for anything but booleans, for null, and where there are not as many.
 
-        >>> from maskwright import LiveSids, sort_sids
+        >>> from maskwright import sort_sids
+        >>> from maskwright.table.live_sids import LiveSids
         >>> snapshot = LiveSids(sort_sids([[3, 1], [0, 2]], vocab_size=4)).publish()
         >>> snapshot.filter(snapshot.sids[:, 0] == 3).contains([[3, 1], [0, 2]])
         array([ True, False])
@@ -120,14 +129,14 @@ class Snapshot:
     def input_rows(self, states: ArrayLike) -> list[NDArray[np.int64]]:
         """Return the rows of items of each sequence (N,) that a decoder ended with; () where it is of none.
 
-        Of a snapshot of a `LiveCatalogue`. Raises TypeError for another, which knows its sequences alone.
+        Of a snapshot of a catalogue. Raises TypeError for another, which knows its sequences alone.
         """
         return self.rows_of(states, None)
 
     def rows_of(self, states: ArrayLike, kept: Bools | None) -> list[NDArray[np.int64]]:
         """Return the rows of items of each sequence (N,), of those that are kept (N,); None: of the live ones."""
         if self.items is None:
-            raise TypeError("this live set knows sequences, not items: LiveCatalogue knows both")
+            raise TypeError("this live set knows sequences, not items: a Catalogue knows both")
         nodes = np.atleast_1d(np.asarray(states)).astype(np.int64)
         rows, count = self.sequences(nodes), self.base.matrix.num_sequences
         none = np.empty(0, np.int64)
@@ -244,7 +253,7 @@ class LiveFilter:
         """Return this filter of another snapshot of the same live set: a sequence is kept there if it is kept here.
 
         new: whether to keep the sequences that this filter's snapshot does not have; or a function that is given them,
-        (n, L), and returns booleans (n,). Of a `LiveCatalogue` it is given the rows (n,) of the items that came. While
+        (n, L), and returns booleans (n,). Of a catalogue it is given the rows (n,) of the items that came. While
         the base is the same, the work is that of copying its bits.
 
         Raises ConstraintError for another vocabulary, length or live catalogue, and for what the function returns if it

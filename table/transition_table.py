@@ -13,8 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import TableError, TableFileError, Unenforced
 from ..kernels.limits import MOST_DEPTH, MOST_TOKENS, UNREACHABLE
+from ..vocabulary.vocabulary import Vocabulary
 from . import file
 from .distances import GraphFacts, farthest, graph_facts, trie_distances
+from .filter_bits import Words
 from .graph_checks import NOTHING_COMMON, Common, FramesRequired, check_graph, common_of
 from .grouped import GroupedArrays, token_rows
 from .groups import (
@@ -30,8 +32,10 @@ from .groups import (
     TokenClasses,
     check_declared,
 )
+from .kept_edges import kept_edges
 from .nested_distances import Distances, nested_distances
 from .several_ends import as_eos, check_unused, checked_other_ends
+from .sid_filter import SidFilter
 from .states import NestedState, state_out_of_range
 from .trie_checks import Lengths, check_trie
 from .walk import NO_EOS, walk_graph, walk_trie
@@ -56,7 +60,15 @@ def integer_vocabulary(vocab_size: int) -> str:
 
 @dataclass(frozen=True, eq=False)
 class TransitionTable(GroupedArrays):
-    """A deterministic automaton over tokens, as arrays that any backend can gather from.
+    """A deterministic automaton over tokens, as arrays that any backend can gather from. Compilers return it.
+
+    Examples:
+        >>> from maskwright import compile_sids
+        >>> table = compile_sids([[3, 1, 2], [3, 1, 0], [0, 2, 2]], vocab_size=4)
+        >>> table.num_sequences, table.max_length, table.contains([[3, 1, 0], [3, 1, 1]])
+        (3, 3, array([ True, False]))
+        >>> table.filter([True, False, True]).num_sequences, table.input_rows(table.walk([[0, 2, 2]]))
+        (2, [array([2], dtype=int32)])
 
     The arrays stand in groups, declared in `groups.py`: every table has rows, edges, bases and token classes; a trie
     also has levels and items (`trie`), a nested table also actions, exits and return sites.
@@ -134,7 +146,7 @@ class TransitionTable(GroupedArrays):
         check_unused(self.arrays, self.other_ends)
         if self.vocabulary == "":
             facts["vocabulary"] = integer_vocabulary(self.vocab_size)
-        if not self.is_nested and (self.depth or _has_calls(self.arrays)):
+        if not self.is_nested and (self.depth or self.has_calls):
             raise TableError("a table without return sites has no actions, exits, symbols, frames or depth")
         if self.is_trie and (self.is_nested or self.common.rows):
             raise TableError("a trie has no return sites, and nothing in common with others")
@@ -180,9 +192,19 @@ class TransitionTable(GroupedArrays):
     # -------------------------------------------------------------------------------------------- sizes
 
     @property
-    def num_sequences(self) -> int:
-        """Q: distinct sequences; 0 of a graph, which does not count them."""
-        return int(self.trie.item_start.size) - 1
+    def num_items(self) -> int:
+        """N: input rows; 0 of a graph."""
+        return int(self.item_row.size)
+
+    @property
+    def item_start(self) -> IntArray:
+        """Where the input rows of each sequence begin: (Q + 1,)."""
+        return self.trie.item_start
+
+    @property
+    def item_row(self) -> IntArray:
+        """The input rows of all sequences, in the order of these: (N,)."""
+        return self.trie.item_row
 
     @property
     def bytes_by_part(self) -> dict[str, int]:
@@ -313,11 +335,19 @@ class TransitionTable(GroupedArrays):
     # -------------------------------------------------------------------------------------------- membership
 
     def walk(self, tokens: ArrayLike, states: ArrayLike | None = None) -> NDArray[np.int64]:
-        """Return the state (N,) that each row of tokens (N, L) leads to; the dead state if it is not allowed.
+        """Return the state that each row of tokens leads to.
 
-        states: integers, where each row starts (N,); the start if left out. Raises ValueError for states of another
-        shape, or that are not this table's. A nested table is walked from the start alone; `follow` goes on from
-        anywhere.
+        A nested table is walked from the start alone; `follow` goes on from anywhere.
+
+        Args:
+            tokens: (N, L).
+            states: (N,) where each row starts; the start if left out.
+
+        Returns:
+            (N,) states; the dead one where a row is not allowed.
+
+        Raises:
+            ValueError: States have another shape, or are not this table's.
         """
         if self.is_nested:
             if states is not None:
@@ -339,31 +369,56 @@ class TransitionTable(GroupedArrays):
         return out
 
     def follow(self, tokens: ArrayLike, state: NestedState | None = None) -> NestedState:
-        """Return where each row of tokens (N, L) leads in a nested table: (N,); the dead state if it is not allowed.
+        """Return where each row of tokens leads in a nested table.
 
-        state: where each row starts (N,); the start if left out. Raises ValueError for a state of another table, and
-        for a trie, which has no stack to follow.
+        Args:
+            tokens: (N, L).
+            state: Where each row starts (N,); the start if left out.
+
+        Returns:
+            (N,) states with stacks; the dead one where a row is not allowed.
+
+        Raises:
+            ValueError: The state is of another table, or this is a trie, which has no stack.
         """
         if self.is_trie:
             raise ValueError("a trie has no stack: use walk")
         return self._followed(self.code_frames_required, tokens, state)
 
     def contains(self, sids: ArrayLike) -> NDArray[np.bool_]:
-        """Return whether each row of sids (N, L) is in the set: bool (N,)."""
+        """Return whether rows of tokens are in the set.
+
+        Args:
+            sids: (N, L) tokens; EOS may close a row, also more than once.
+
+        Returns:
+            (N,) bool.
+        """
         if self.is_nested:
             reached = self.follow(sids)
             return np.asarray(self.is_accepting(reached.node) & (reached.height == 0))
         return self.is_accepting(self.walk(sids))
 
     def accepts(self, tokens: Sequence[int] | NDArray[Any]) -> bool:
-        """Return whether one sequence of tokens is in the set; EOS may close it, also more than once, as in a batch."""
+        """Return whether one sequence of tokens is in the set.
+
+        Args:
+            tokens: (L,); EOS may close it, also more than once, as in a batch.
+        """
         return bool(self.contains(np.asarray(tokens)[None])[0])
 
     def input_rows(self, states: ArrayLike) -> list[IntArray]:
-        """Return the input rows that each final state (N,) of a trie stands for; an empty array for any other state.
+        """Return the input rows that final states of a trie stand for.
 
-        Ask for the state before EOS: where sequences go on, EOS leads from all of them to the one state `after_eos`.
-        Raises ValueError for a state outside the table. All states of an `Arena` are: ask `arena.input_rows` for those.
+        Args:
+            states: (N,) before EOS: where sequences go on, EOS leads from all of them to the one state `after_eos`. All
+                states of an `Arena` are others: ask `arena.input_rows` for those.
+
+        Returns:
+            An array of rows for each state, empty for any other state.
+
+        Raises:
+            ValueError: A state is outside the table.
         """
         array = np.atleast_1d(np.asarray(states))
         if array.size and not 0 <= array.min() <= array.max() < self.num_states:
@@ -387,6 +442,46 @@ class TransitionTable(GroupedArrays):
         out[in_tails] = self._accepting_before[-1] + counted
         return out
 
+    def sequences_of(self, sids: ArrayLike) -> NDArray[np.int64]:
+        """Return which sequence of a trie each row of sids (N, L) is, EOS behind it or not: (N,); Q for none."""
+        tokens = token_rows(sids)
+        inside = self.contains(tokens)
+        states = np.zeros(inside.shape, np.int64)
+        if self.ends and tokens.size:  # EOS leads from many sequences to one state
+            going = np.ones(inside.shape, np.bool_)
+            for column, is_end in zip(tokens.T, np.isin(tokens, self.ends).T, strict=True):
+                going &= ~is_end
+                states = np.where(going, self.walk(column[:, None], states), states)
+        else:
+            states = self.walk(tokens)
+        return np.where(inside, self.sequence_numbers(states), self.num_sequences)
+
+    def shortest_of(self, rows: Words) -> int:
+        """Return the fewest tokens in a sequence whose bit is set, of any sequence where none is."""
+        if self.min_length == self.max_length or not rows.any():
+            return self.min_length
+        near = kept_edges(self, rows, distances=True).distance
+        assert near is not None
+        return int(near[0])
+
+    def filter(self, keep: Any) -> SidFilter:
+        """Return a filter that keeps some of the items of a table of sequences.
+
+        Args:
+            keep: (N,) booleans, one for each input row, in their order: an array, or a column of Arrow, Polars, pandas
+                or DuckDB. 10^7 items take some 10 ms.
+
+        Returns:
+            The filter, which `&`, `|` and `~` join with others of this table.
+
+        Raises:
+            ConstraintError: These are no booleans, there is a null, or there are not as many as items.
+            TypeError: This is the table of a text, which has no items.
+        """
+        if not self.is_trie:
+            raise TypeError("the table of a text has no items to filter")
+        return SidFilter.of(self, keep)
+
     @cached_property
     def _accepting_before(self) -> IntArray:
         """Accepting rows before each block of `_BLOCK`, and of all."""
@@ -409,17 +504,30 @@ class TransitionTable(GroupedArrays):
         return {name: value for name, value in found.items() if value or name not in _LATER}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the table to one safetensors file, in full or not at all."""
+        """Write the table to one safetensors file, in full or not at all.
+
+        Args:
+            path: The file.
+
+        Raises:
+            FileNotFoundError: There is no folder for it.
+        """
         file.write(path, self.header(), self.arrays.by_name())
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, vocabulary: str | None = None) -> TransitionTable:
-        """Read a table back; `vocabulary` is the fingerprint it must have been compiled for, if that is to be checked.
+    def load(cls, path: str | os.PathLike[str], *, vocabulary: Vocabulary | None = None) -> TransitionTable:
+        """Return the table in a file that `save` wrote.
 
-        Raises FileNotFoundError; TableFileError for a file that is truncated, not maskwright's, of another format
-        version or changed since it was written; VocabularyMismatchError for another vocabulary's.
+        Args:
+            path: The file.
+            vocabulary: The one that the table must have been compiled for, if that is to be checked.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            TableFileError: The file is truncated, no table, of another format version, or was changed.
+            VocabularyMismatchError: The table is of another vocabulary.
         """
-        header, arrays = file.read(path, vocabulary)
+        header, arrays = file.read(path, None if vocabulary is None else vocabulary.fingerprint)
         try:
             return cls(TableArrays.from_names(arrays), **header)
         except (TableError, TypeError) as error:  # TypeError: a header of other fields
@@ -455,14 +563,6 @@ def _read_only(array: ArrayLike) -> NDArray[Any]:
         found = found.copy()
         found.flags.writeable = False
     return found
-
-
-def _has_calls(arrays: TableArrays) -> bool:
-    """Return whether a table without return sites has anything that belongs to calls."""
-    actions, exits, sites = arrays.actions, arrays.exits, arrays.sites
-    parts = (actions.state, actions.push, exits.of_row, exits.of_base, exits.token, exits.label, sites.symbol)
-    frames = (sites.of_row, sites.frames_required, arrays.rows.frames_required)
-    return exits.start.size > 1 or any(array.size for array in (*parts, *frames))
 
 
 def _check_scalars(table: TransitionTable) -> None:

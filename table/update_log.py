@@ -163,7 +163,7 @@ class UpdateLog:
         self._end += len(record)
 
 
-def check_apart(base: str | Path, log: Path) -> None:
+def check_apart(base: str | os.PathLike[str], log: Path) -> None:
     """Raise ConstraintError if the file of a base is that of a log."""
     if Path(base).resolve() == log.resolve() or (Path(base).exists() and log.exists() and log.samefile(base)):
         raise ConstraintError(

@@ -115,7 +115,7 @@ def within_second(door: Callable[[str, Any], Any], kind: str, source: Any) -> tu
             found = door(kind, source)
             if found is not None:
                 walked(found)
-        except mw.ConstraintError as error:
+        except mw.errors.ConstraintError as error:
             found = error
         except BaseException as error:
             return None, f"{type(error).__name__}: {str(error)[:80]}"
@@ -162,9 +162,9 @@ def test_every_front_door_answers_any_depth_in_a_second(kind: str, name: str, tm
             given += [(door, deep.value_of(source)) for door in (python, cached(tmp_path), as_xgrammar)]
         for door, each in given:
             found, why = within_second(door, kind, each)
-            if not why and levels >= 10_000 and isinstance(found, mw.ConstraintError) and name not in MALFORMED:
+            if not why and levels >= 10_000 and isinstance(found, mw.errors.ConstraintError) and name not in MALFORMED:
                 why = "" if found.limit == LIMIT else f"{found.limit}: {str(found)[-100:]}"
-            if not why and isinstance(found, mw.ConstraintError):
+            if not why and isinstance(found, mw.errors.ConstraintError):
                 same = pickle.loads(pickle.dumps(found))
                 assert str(copy.deepcopy(same)) == str(found)
             if why:
@@ -182,7 +182,7 @@ def test_as_many_rules_as_there_may_be_compile_in_a_second(kind: str, name: str)
     for door in (python, engine, as_xgrammar):
         found, why = within_second(door, kind, source)
         assert not why
-        assert not isinstance(found, mw.ConstraintError)
+        assert not isinstance(found, mw.errors.ConstraintError)
 
 
 @pytest.mark.parametrize("name", ["properties", "items", "enum", "not"])
@@ -193,11 +193,11 @@ def test_values_built_in_python_a_million_deep_are_refused_and_freed(name: str, 
         for kind, source in (("json schema", value), ("structural tag", tag)):
             found, why = within_second(door, kind, source)
             assert not why
-            assert isinstance(found, mw.ConstraintError)
+            assert isinstance(found, mw.errors.ConstraintError)
             assert (found.limit, found.allowed) == (LIMIT, MOST_LEVELS)
             assert found.pointer
     given = {"https://example.org/a": value}
-    with pytest.raises(mw.SchemaError, match="nested more than") as error:
+    with pytest.raises(mw.errors.SchemaError, match="nested more than") as error:
         mw.compile_json_schema({"$ref": "https://example.org/a"}, VOCAB, documents=given)
     assert error.value.pointer.startswith("https://example.org/a#/")
     del value, tag, given
@@ -259,7 +259,7 @@ def test_tables_at_the_limit_go_to_other_processes_and_to_files(tmp_path: Path) 
             continue
         try:
             made[f"{kind} {name}"] = python(kind, KINDS[kind][name](levels)).to_table()
-        except (mw.NoTableError, mw.BudgetError):
+        except (mw.errors.NoTableError, mw.errors.BudgetError):
             continue
     assert len(made) > 20
     (tmp_path / "tables").write_bytes(pickle.dumps(made))
@@ -291,7 +291,7 @@ def test_a_full_stack_is_an_error_of_the_door(kind: str, name: str, levels: int)
             return
         try:
             ended.append(type(python(kind, source)).__name__)
-        except mw.ConstraintError as error:
+        except mw.errors.ConstraintError as error:
             ended.append(error.limit)
         except RecursionError:
             ended.append("no error of the door")
@@ -347,12 +347,12 @@ def test_shared_parts_count_wherever_they_are_and_what_is_in_itself_to_where_it_
 
 def test_errors_say_the_limit_and_the_place() -> None:
     text = deep.SCHEMAS["properties"](400)
-    with pytest.raises(mw.SchemaError) as error:
+    with pytest.raises(mw.errors.SchemaError) as error:
         check_text_depth(text)
     assert (error.value.limit, error.value.allowed) == (LIMIT, MOST_LEVELS)
     assert text[: error.value.position].count("{") == MOST_LEVELS
     assert error.value.excerpt.endswith("^")
-    with pytest.raises(mw.SchemaError) as error:
+    with pytest.raises(mw.errors.SchemaError) as error:
         check_depth({"x": deep.value_of(text)})
     assert error.value.pointer.startswith("/x/properties/a/properties")
     for kind, name, most in (
@@ -360,12 +360,12 @@ def test_errors_say_the_limit_and_the_place() -> None:
         ("grammar ebnf", "groups", MOST_PARENTHESES), ("grammar lark", "groups", MOST_PARENTHESES),
         ("grammar lark", "terminals", MOST_TERMINALS), ("structural tag", "tag", MOST_FORMATS),
     ):  # fmt: skip
-        with pytest.raises(mw.ConstraintError, match=f"more than {most}") as refused:
+        with pytest.raises(mw.errors.ConstraintError, match=f"more than {most}") as refused:
             python(kind, KINDS[kind][name](300))
         assert (refused.value.limit, refused.value.allowed) == (LIMIT, most)
         assert f"{refused.value.pointer}{refused.value.position}" != "NoneNone"
     for syntax in ("ebnf", "lark"):
-        with pytest.raises(mw.GrammarError, match=f"more than {MOST_RULES:,} rules"):
+        with pytest.raises(mw.errors.GrammarError, match=f"more than {MOST_RULES:,} rules"):
             python(f"grammar {syntax}", deep.GRAMMARS[syntax]["rules"](MOST_RULES + 1))
 
 

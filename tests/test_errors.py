@@ -59,7 +59,7 @@ def file_without_a_table(tmp_path):
 # kind, what raises it, its fields, and its words in Python, on the command line (of a file FILE), and from the server
 TABLE = {
     "a pattern": (
-        mw.RegexError,
+        mw.errors.RegexError,
         lambda v: mw.compile_regex("x(a", v),
         {"position": 1, "pattern": "x(a", "excerpt": "    x(a\n     ^"},
         "this group is never closed: add )\n    x(a\n     ^",
@@ -67,7 +67,7 @@ TABLE = {
         "this group is never closed: add )\n    x(a\n     ^",
     ),
     "a pattern within tags": (
-        mw.RegexError,
+        mw.errors.RegexError,
         lambda v: mw.compile_structural_tag(tag({"type": "regex", "pattern": "(a"}), v),
         {"position": 0, "pointer": "/format/content/pattern"},
         "/format/content/pattern: this group is never closed: add )\n    (a\n    ^",
@@ -75,7 +75,7 @@ TABLE = {
         "/format/content/pattern: this group is never closed: add )\n    (a\n    ^",
     ),
     "a schema": (
-        mw.SchemaError,
+        mw.errors.SchemaError,
         lambda v: mw.compile_json_schema({"properties": {"a/b": {"type": "strin"}}}, v),
         {"pointer": "/properties/a~1b/type", "keyword": None},
         '/properties/a~1b/type: "type" must be ',
@@ -83,7 +83,7 @@ TABLE = {
         '/properties/a~1b/type: "type" must be ',
     ),
     "a whole schema": (
-        mw.SchemaError,
+        mw.errors.SchemaError,
         lambda v: mw.compile_json_schema('{"a": ', v),
         {"pointer": "", "position": 6},
         "/: malformed JSON in line 1, column 7: Expecting value\n    {\"a\": \n          ^",
@@ -91,7 +91,7 @@ TABLE = {
         "/: malformed JSON in line 1, column 7: Expecting value\n    {\"a\": \n          ^",
     ),
     "a pattern of a schema": (
-        mw.SchemaError,
+        mw.errors.SchemaError,
         lambda v: mw.compile_json_schema({"items": {"pattern": "(a"}}, v),
         {"pointer": "/items/pattern", "keyword": "pattern", "position": 0, "excerpt": "    (a\n    ^"},
         "/items/pattern: the pattern cannot be compiled: this group is never closed: add )\n    (a\n    ^",
@@ -99,7 +99,7 @@ TABLE = {
         "/items/pattern: the pattern cannot be compiled: this group is never closed: add )\n    (a\n    ^",
     ),
     "a schema within tags": (
-        mw.SchemaError,
+        mw.errors.SchemaError,
         lambda v: mw.compile_structural_tag(tag({"type": "json_schema", "json_schema": {"items": {"type": 3}}}), v),
         {"pointer": "/format/content/json_schema/items/type"},
         '/format/content/json_schema/items/type: "type" must be ',
@@ -107,7 +107,7 @@ TABLE = {
         '/format/content/json_schema/items/type: "type" must be ',
     ),
     "a keyword that is not enforced": (
-        mw.SchemaError,
+        mw.errors.SchemaError,
         lambda v: mw.compile_json_schema({"format": "idn-hostname"}, v),
         {"pointer": "/format", "keyword": "format", "remedies": (AllowKeyword("format", "any string"),)},
         'Pass allow=["format"] to accept any string, or take it out',
@@ -115,7 +115,7 @@ TABLE = {
         'Send "allow": ["format"] to accept any string, or take it out',
     ),
     "a document that is not given": (
-        mw.SchemaError,
+        mw.errors.SchemaError,
         lambda v: mw.compile_json_schema({"$ref": "u:a"}, v),
         {"pointer": "/$ref", "remedies": (AddDocument("u:a"),)},
         'leads to u:a, which is not known and is not fetched. Pass it, documents={"u:a": ...}',
@@ -123,7 +123,7 @@ TABLE = {
         'leads to u:a, which is not known and is not fetched. Put it into the schema itself, under "$defs"',
     ),
     "a fault in a document that is given": (
-        mw.SchemaError,
+        mw.errors.SchemaError,
         lambda v: mw.compile_json_schema({"$ref": "u:a"}, v, documents={"u:a": {"items": {"minLength": -1}}}),
         {"pointer": "u:a#/items/minLength"},
         "u:a#/items/minLength: ",
@@ -131,7 +131,7 @@ TABLE = {
         "u:a#/items/minLength: ",
     ),
     "a grammar": (
-        mw.GrammarError,
+        mw.errors.GrammarError,
         lambda v: mw.compile_grammar('start: "a"\nx: y', v),
         {"position": 14, "line": 2, "column": 4, "excerpt": "    x: y\n       ^"},
         "line 2, column 4: there is no rule y: define or import it\n    x: y\n       ^",
@@ -139,7 +139,7 @@ TABLE = {
         "line 2, column 4: there is no rule y: define or import it\n    x: y\n       ^",
     ),
     "a grammar within tags": (
-        mw.GrammarError,
+        mw.errors.GrammarError,
         lambda v: mw.compile_structural_tag(tag({"type": "grammar", "grammar": "root ::=\n x"}), v),
         {"pointer": "/format/content/grammar", "line": 2, "column": 2, "position": 10},
         "/format/content/grammar, line 2, column 2: there is no rule x: define it\n     x\n     ^",
@@ -147,7 +147,7 @@ TABLE = {
         "/format/content/grammar, line 2, column 2: there is no rule x: define it\n     x\n     ^",
     ),
     "a grammar without a table": (
-        mw.NoTableError,
+        mw.errors.NoTableError,
         lambda v: mw.compile_grammar(PALINDROMES, v).to_table(),
         {"remedies": (ReadOnDemand(),), "pointer": None},
         "must be remembered. A Matcher follows it, and put() reads it on demand, without max_tokens",
@@ -155,7 +155,7 @@ TABLE = {
         "must be remembered. This server needs a table",
     ),
     "a budget of states": (
-        mw.BudgetError,
+        mw.errors.BudgetError,
         lambda v: mw.compile_regex("a{500}", v, lazy=False, budget=mw.Budget(states=np.int32(100))),
         {"limit": "states", "allowed": 100, "remedies": (RaiseBudget(("states",), "make the constraint smaller"),)},
         "so far). Raise it with budget=Budget(states=...), or make the constraint smaller",
@@ -163,7 +163,7 @@ TABLE = {
         "so far). The server's operator can raise it with --budget-states; or make the constraint smaller",
     ),
     "a budget of seconds": (
-        mw.BudgetError,
+        mw.errors.BudgetError,
         lambda v: mw.compile_regex("a{500}", v, budget=mw.Budget(seconds=0)),
         {"limit": "seconds", "allowed": 0, "remedies": (RaiseBudget(("seconds",), "make the constraint smaller"),)},
         "the constraint needs more than 0 s, reached while ",
@@ -171,7 +171,7 @@ TABLE = {
         "the constraint needs more than 0 s, reached while ",
     ),
     "a budget of bytes": (
-        mw.BudgetError,
+        mw.errors.BudgetError,
         lambda v: mw.Budget(bytes=10).begin().check(bytes=2_500, doing="testing"),
         {"limit": "bytes", "allowed": 10, "reached": 2_500},
         "Raise it with budget=Budget(bytes=...), or",
@@ -179,7 +179,7 @@ TABLE = {
         "can raise it with --budget-bytes; or",
     ),
     "a budget that any order may have used up": (
-        mw.BudgetError,
+        mw.errors.BudgetError,
         lambda v: mw.compile_json_schema(ORDER, v, any_order=True, lazy=False, budget=mw.Budget(states=50)),
         {"limit": "states", "allowed": 50,
          "remedies": (RaiseBudget(("states",), "make the constraint smaller"), KeepOrder())},
@@ -188,7 +188,7 @@ TABLE = {
         "smaller. Members in any order take far more than members in the schema's order",
     ),
     "an argument": (
-        mw.ConstraintError,
+        mw.errors.ConstraintError,
         lambda v: mw.Vocabulary.from_bytes(BYTES, eos=300),
         {"argument": "eos", "pointer": None},
         "eos must be token ids from 0 to 256, not 300",
@@ -196,7 +196,7 @@ TABLE = {
         "eos must be token ids from 0 to 256, not 300",
     ),
     "a depth": (
-        mw.ConstraintError,
+        mw.errors.ConstraintError,
         lambda v: mw.compile_grammar('start: e\ne: "{" ("(" e* ")")+ "}"', v, depth=1).to_table(),
         {"argument": "depth"},
         "depth 1 is enough for no text: raise it to 2",
@@ -204,7 +204,7 @@ TABLE = {
         "depth 1 is enough for no text: raise it to 2",
     ),
     "an advice about an argument": (
-        mw.ConstraintError,
+        mw.errors.ConstraintError,
         lambda v: mw.compile_sids([[1, 2], [3, 9]], vocab_size=9),
         {"remedies": (Advice("Correct the row, or raise {}, now 9", ("vocab_size",)),)},
         "row 1 has token 9 at position 1, outside 0 .. 8. Correct the row, or raise vocab_size, now 9",
@@ -212,7 +212,7 @@ TABLE = {
         "row 1 has token 9 at position 1, outside 0 .. 8. Correct the row, or raise vocab_size, now 9",
     ),
     "a field of a structural tag": (
-        mw.ConstraintError,
+        mw.errors.ConstraintError,
         lambda v: mw.compile_structural_tag({"type": "structural_tag"}, v),
         {"pointer": ""},
         "/: 'format' is missing",
@@ -220,7 +220,7 @@ TABLE = {
         "/: 'format' is missing",
     ),
     "an arena that is full": (
-        mw.ArenaError,
+        mw.errors.ArenaError,
         lambda v: in_a_small_arena(v, mw.compile_regex("[0-9]{40}", v), states=16),
         {"limit": "states", "allowed": 16, "reached": 42, "remedies": (RaiseCapacity("states", 42),)},
         "Make it with Capacity(states=42)",
@@ -228,14 +228,16 @@ TABLE = {
         "Give the arena more room, Capacity(states=42)",
     ),
     "an arena that is too narrow": (
-        mw.ArenaError,
+        mw.errors.ArenaError,
         lambda v: in_a_small_arena(v, mw.compile_choices(list("0123456789"), v), row_width=2),
         {"limit": "row_width", "allowed": 2, "reached": 10, "remedies": (RaiseCapacity("row_width", 10),)},
         "the table has 10 edges in one state, the arena was made for 2. Make it with Capacity(row_width=10)",
         "10 edges in one state, the arena was made for 2. Give the arena more room, Capacity(row_width=10)",
         "the arena was made for 2. Give the arena more room, Capacity(row_width=10)",
     ),
-    "another vocabulary": (mw.VocabularyMismatchError, matched_with_another, {}, *["compiled for vocabulary "] * 3),
+    "another vocabulary": (
+        mw.errors.VocabularyMismatchError, matched_with_another, {}, *["compiled for vocabulary "] * 3
+    ),
 }  # fmt: skip
 
 
@@ -272,7 +274,7 @@ def test_the_server_sends_the_fields_of_an_error(vocab, name):
     assert [each["kind"] for each in body.get("remedies", [])] == [each.kind for each in error.remedies]
     assert body["summary"] in body["message"]
     assert body["message"].endswith(body["excerpt"])
-    if kind is mw.SchemaError:
+    if kind is mw.errors.SchemaError:
         assert body["keyword"] == error.keyword
 
 
@@ -291,15 +293,22 @@ def test_an_error_survives_copies_pickles_and_files(vocab, name, remake):
 
 
 def test_errors_without_fields_survive_too(tmp_path):
-    with pytest.raises(mw.TableFileError) as found:
+    with pytest.raises(mw.errors.TableFileError) as found:
         file_without_a_table(tmp_path)
-    for error in (found.value, mw.MissingDependencyError("x needs y"), mw.DataError("{no} file"), mw.MaskwrightError()):
+    for error in (
+        found.value,
+        mw.errors.MissingDependencyError("x needs y"),
+        mw.errors.DataError("{no} file"),
+        mw.errors.MaskwrightError(),
+    ):
         for made in (copy.copy(error), pickle.loads(pickle.dumps(error)), error_from_json(error_to_json(error))):
             assert (type(made), str(made)) == (type(error), str(error))
 
 
 def test_the_table_has_every_kind_of_constraint_error_and_of_remedy():
-    kinds = {kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, mw.ConstraintError)}
+    kinds = {
+        kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, mw.errors.ConstraintError)
+    }
     assert kinds <= {row[0] for row in TABLE.values()}
     remedies = {type(remedy) for row in TABLE.values() for remedy in row[2].get("remedies", ())}
     assert remedies == set(get_args(errors.Remedy))
@@ -307,21 +316,21 @@ def test_the_table_has_every_kind_of_constraint_error_and_of_remedy():
 
 def test_every_error_can_be_read_back_from_json():
     for _, kind in inspect.getmembers(errors, inspect.isclass):
-        if issubclass(kind, mw.MaskwrightError):
+        if issubclass(kind, mw.errors.MaskwrightError):
             made = kind.__new__(kind)
             made.args = ("what is wrong",)
             assert type(error_from_json(error_to_json(made))) is kind
 
 
 def test_a_remedy_that_is_added_and_a_place_that_is_changed_leave_the_first_error_as_it_was():
-    error = mw.BudgetError("too much", limit="states", allowed=1, reached=2)
+    error = mw.errors.BudgetError("too much", limit="states", allowed=1, reached=2)
     assert str(error.also(KeepOrder()).at("/a")).startswith("/a: too much. any_order=True")
     assert str(error) == "too much"
 
 
 def test_messages_show_of_a_long_pointer_how_it_begins_and_ends():
     pointer = "/first" + "/items" * 300 + "/last"
-    error = mw.ConstraintError("too much", pointer=pointer)
+    error = mw.errors.ConstraintError("too much", pointer=pointer)
     for said in (str(error), error.worded(CommandWording("a.json"))):
         assert len(said) < 240
         assert "/first/items/items" in said
@@ -331,7 +340,7 @@ def test_messages_show_of_a_long_pointer_how_it_begins_and_ends():
 
 
 def test_braces_in_an_advice_stand_for_themselves_where_it_names_no_argument():
-    assert str(mw.MaskwrightError("a", remedies=[Advice("See {x: {}}")])) == "a. See {x: {}}"
+    assert str(mw.errors.MaskwrightError("a", remedies=[Advice("See {x: {}}")])) == "a. See {x: {}}"
 
 
 def test_no_front_end_reads_or_rewrites_a_message():

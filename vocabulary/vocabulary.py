@@ -58,12 +58,16 @@ class Vocabulary:
     Bytes do not depend on context: a token has the bytes that it adds to a text that has begun. SentencePiece's "▁the"
     spells b" the", and so does WordPiece's "the". Decoders of such tokenizers drop that one space again, but only at
     the very start of a text: `leading_space` is True for them. A model that continues a prompt is not at the start.
-    `trailing_space` is True where tokens such as "the</w>" spell b"the " and decoders drop the last space of a text.
+    `trailing_space` is True where tokens such as `the</w>` spell b"the " and decoders drop the last space of a text.
 
     `special_ids` has the names by which grammars and tags mean one token, whatever it spells. These are control tokens,
-    such as "<|im_end|>", and tokens that were added to a tokenizer whole, such as "<tool_call>", which have bytes.
+    such as `<|im_end|>`, and tokens that were added to a tokenizer whole, such as `<tool_call>`, which have bytes.
 
     Vocabularies with equal fingerprints have the same tables, except tables of constraints that name special tokens.
+
+    Examples:
+        >>> Vocabulary.from_bytes([b"</s>", b"a", b"b", b"ab"], eos=0).size
+        4
     """
 
     tokens: tuple[bytes, ...]  # (V,) by id
@@ -92,18 +96,26 @@ class Vocabulary:
         leading_space: bool = False,
         trailing_space: bool = False,
     ) -> Vocabulary:
-        """Return the vocabulary in which id i spells `tokens[i]`, b"" for an id that spells nothing.
+        """Return the vocabulary in which id i spells `tokens[i]`.
 
-        eos: the id that ends a text, or a list of such ids, which begins with the one that results show. special: ids
-        of control tokens, or a dict of them by name; their bytes in `tokens` and those of `eos` are ignored. names: ids
-        by name of further tokens that are meant as a whole, which may have bytes. size: the width of the model's
-        logits, if it exceeds the number of tokens. encode: the tokenizer's own function from a text to ids, which adds
-        no special tokens; the vocabulary can be pickled if `encode` can. leading_space, trailing_space: see the class.
-        Raises ConstraintError if a token is not bytes, an id is out of range, or no token has bytes.
+        Args:
+            tokens: The bytes of each id, b"" for one that spells nothing.
+            eos: The id that ends a text, or a list of such ids, which begins with the one that results show.
+            special: Ids of control tokens, or a dict of them by name; their bytes and those of `eos` are ignored.
+            names: Ids by name of further tokens that are meant as a whole, which may have bytes.
+            size: The width of the model's logits, if it exceeds the number of tokens.
+            encode: The tokenizer's own function from a text to ids, which adds no special tokens; the vocabulary can be
+                pickled if it can.
+            leading_space: Whether decoders drop a space at the start of a text, see the class.
+            trailing_space: Whether they drop one at its end, see the class.
 
-        >>> vocab = Vocabulary.from_bytes([b"</s>", b"a", b"b", b"ab"], eos=0)
-        >>> vocab.encode("aab"), vocab.decode([1, 3])
-        ([1, 3], b'aab')
+        Raises:
+            ConstraintError: A token is not bytes, an id is out of range, or no token has bytes.
+
+        Examples:
+            >>> vocab = Vocabulary.from_bytes([b"</s>", b"a", b"b", b"ab"], eos=0)
+            >>> vocab.encode("aab"), vocab.decode([1, 3])
+            ([1, 3], b'aab')
         """
         if isinstance(tokens, (str, bytes, bytearray)):
             raise ConstraintError(f"tokens is one {type(tokens).__name__}: pass a list of bytes, one for each id")
@@ -152,18 +164,29 @@ class Vocabulary:
 
         Bytes are what the tokenizer's decoder writes; a space that it drops at a text's start or end is kept, see the
         class. Clean-up that transformers does after decoding (`clean_up_tokenization_spaces`) is not followed.
-        size: the width of the model's logits, `model.config.vocab_size`, where that is more than the tokenizer has.
-        eos: the id that ends a text, where it is not the tokenizer's `eos_token_id`, or the list of ids that the model
-        ends texts with: `model.generation_config.eos_token_id` is taken as it is.
-        Raises ConstraintError, by name, for a decoder or a kind of tokenizer whose tokens have no exact bytes.
+
+        Args:
+            tok: The tokenizer.
+            size: The width of the model's logits, `model.config.vocab_size`, where that is more than the tokenizer has.
+            eos: The id that ends a text, where it is not the tokenizer's `eos_token_id`, or the list of ids that the
+                model ends texts with: `model.generation_config.eos_token_id` is taken as it is.
+
+        Raises:
+            ConstraintError: Tokens of this decoder or kind of tokenizer, which it names, have no exact bytes.
         """
         return cls._from(tokenizers.read_transformers(tok), size, eos)
 
     @classmethod
     def from_tiktoken(cls, enc: Any, *, size: int | None = None, eos: EndTokens | None = None) -> Vocabulary:
-        """Return the vocabulary of a `tiktoken.Encoding`; gaps between ids have no bytes, "<|endoftext|>" is eos.
+        """Return the vocabulary of a `tiktoken.Encoding`; gaps between ids have no bytes, `<|endoftext|>` is eos.
 
-        size, eos: as for `from_transformers`. Raises ConstraintError for other objects.
+        Args:
+            enc: The encoding.
+            size: As in `from_transformers`.
+            eos: As in `from_transformers`.
+
+        Raises:
+            ConstraintError: It is another object.
         """
         return cls._from(tokenizers.read_tiktoken(enc), size, eos)
 
@@ -171,17 +194,30 @@ class Vocabulary:
     def from_sentencepiece(cls, sp: Any, *, size: int | None = None, eos: EndTokens | None = None) -> Vocabulary:
         """Return the vocabulary of a `sentencepiece.SentencePieceProcessor`.
 
-        "▁" is a space, a byte piece such as "<0x0A>" is that byte, and user-defined pieces spell their text. Control,
+        "▁" is a space, a byte piece such as `<0x0A>` is that byte, and user-defined pieces spell their text. Control,
         unknown and unused pieces have no bytes.
-        size, eos: as for `from_transformers`. Raises ConstraintError for other objects.
+
+        Args:
+            sp: The processor.
+            size: As in `from_transformers`.
+            eos: As in `from_transformers`.
+
+        Raises:
+            ConstraintError: It is another object.
         """
         return cls._from(tokenizers.read_sentencepiece(sp), size, eos)
 
     @classmethod
     def from_mistral(cls, tok: Any, *, size: int | None = None, eos: EndTokens | None = None) -> Vocabulary:
-        """Return the vocabulary of a mistral-common tokenizer: a `MistralTokenizer`, or the tokenizer inside one.
+        """Return the vocabulary of a mistral-common tokenizer.
 
-        size, eos: as for `from_transformers`. Raises ConstraintError for other objects.
+        Args:
+            tok: A `MistralTokenizer`, or the tokenizer inside one.
+            size: As in `from_transformers`.
+            eos: As in `from_transformers`.
+
+        Raises:
+            ConstraintError: It is another object.
         """
         return cls._from(tokenizers.read_mistral(tok), size, eos)
 
@@ -199,8 +235,17 @@ class Vocabulary:
 
         A tokenizer.json or a tiktoken file does not say which token ends a text: pass `eos`, or there is none. A
         tiktoken file does not hold special tokens either, so `size` must make room for them, and its vocabulary takes
-        the longest token at each position to encode. size, eos: as for `from_transformers`. Nothing is downloaded.
-        Raises FileNotFoundError, DataError for a file that cannot be read, MissingDependencyError.
+        the longest token at each position to encode. Nothing is downloaded.
+
+        Args:
+            path: The file or folder.
+            size: As in `from_transformers`.
+            eos: As in `from_transformers`.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            DataError: The file cannot be read.
+            MissingDependencyError: The package that reads it is not installed.
         """
         return cls._from(tokenizers.read_file(Path(path)), size, eos)
 
@@ -227,9 +272,13 @@ class Vocabulary:
     def with_ends(self, ends: EndTokens | None) -> Vocabulary:
         """Return this vocabulary with further ends behind its own, such as those of a model's generation config.
 
-        ends: an id, a list of them, or None for none, as `model.generation_config.eos_token_id` has them. Ids that
-        spell a part of texts are left out, as texts need them. Tokens that were added to the tokenizer whole, see
-        `special_ids`, are taken, and have no bytes any more. Raises ConstraintError for ids out of range.
+        Args:
+            ends: An id, a list of them, or None, as `model.generation_config.eos_token_id` has them. Ids that spell a
+                part of texts are left out, as texts need them. Tokens that were added to the tokenizer whole, see
+                `special_ids`, are taken, and have no bytes any more.
+
+        Raises:
+            ConstraintError: An id is out of range.
         """
         whole = frozenset(self.special_ids.values())
         nothing = isinstance(ends, list | tuple) and not ends
@@ -392,7 +441,14 @@ class Vocabulary:
     def decode(self, ids: Iterable[int]) -> bytes:
         """Return the bytes that token ids spell, one after the other.
 
-        Raises VocabularyMismatchError for an id outside 0 .. V - 1.
+        Args:
+            ids: The ids.
+
+        Returns:
+            Their bytes.
+
+        Raises:
+            VocabularyMismatchError: An id is outside 0 .. V - 1.
         """
         parts = []
         for position, i in enumerate(ids):
@@ -407,7 +463,14 @@ class Vocabulary:
     def id_of(self, name: str) -> int:
         """Return the id of a token by its name in `special_ids`.
 
-        Raises ConstraintError for a name that no token has, with some that are like it.
+        Args:
+            name: Its name, such as `<|im_end|>`.
+
+        Returns:
+            Its id.
+
+        Raises:
+            ConstraintError: No token has this name; the error has some that are like it.
         """
         found = self.special_ids.get(name)
         if found is not None:
@@ -429,7 +492,15 @@ class Vocabulary:
         short texts, and the ids between are taken if tokens end where the text begins and ends. If that never works, if
         there is no encoder, or if the bytes are not UTF-8, the ids are those of `LongestMatch`. So are those of a text
         that the tokenizer would change first, as tokenizers do that turn capitals into small letters.
-        Raises ConstraintError if no tokens spell the text.
+
+        Args:
+            text: The text, or its bytes.
+
+        Returns:
+            Its ids.
+
+        Raises:
+            ConstraintError: No tokens spell the text.
         """
         if not isinstance(text, (str, bytes)):
             raise ConstraintError(f"a text is str or bytes, not {type(text).__name__}")

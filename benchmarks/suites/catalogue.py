@@ -44,6 +44,9 @@ import torch
 import maskwright as mw
 from maskwright.runtime import jax_ops, torch_ops
 from maskwright.runtime.integrations.transformers import ConstraintLogitsProcessor
+from maskwright.table.live_sids import LiveSids
+from maskwright.table.shards import Manifest
+from maskwright.table.sorted_matrix import SortedMatrix
 
 from ..beams import for_search, random_logits, search_jax, search_torch
 from ..harness import RESULTS, Bar, grid, ratios, spread, time_interleaved, write_report
@@ -115,14 +118,14 @@ def _filters_of(constraint: Any, columns: list[Any]) -> Records:
     """Return milliseconds of new filters, and microseconds of a step with and without them, by backend."""
     rows: Records = []
     run = searches()
-    made = [mw.filter_sids(constraint, column) for column in columns]
+    made = [constraint.filter(column) for column in columns]
     plain = {name: (jax_ops if name == "jax" else torch_ops).put(constraint) for name in run}
     put = {"torch": (torch_ops, plain["torch, eager"]), "jax": (jax_ops, plain["jax"])}
     for name, (ops, dev) in put.items():
         for share, column in zip(SHARES, columns, strict=True):
             times = time_interleaved(
                 {
-                    "make": partial(mw.filter_sids, constraint, column),
+                    "make": partial(constraint.filter, column),
                     "make and put": partial(_put_filter, ops, dev, constraint, column),
                 },
                 repeats=15,
@@ -155,7 +158,7 @@ def live(scale: float) -> Records:
         count = int(1e7 * scale)
         matrix = mw.sort_sids(draw(count), VOCAB)
         widths = (1 << 16,) * 2 + (1024, 128) + (32,) * 4 if kind == "skewed" else None
-        made = mw.LiveSids(matrix, widths=widths)
+        made = LiveSids(matrix, widths=widths)
         records += [{"kind": kind, "count": count, **row} for row in _updates(kind, made)]
         snapshot = made.publish()
         with torch.inference_mode():
@@ -170,7 +173,7 @@ def live(scale: float) -> Records:
     return records
 
 
-def _updates(kind: str, made: mw.LiveSids) -> Records:
+def _updates(kind: str, made: LiveSids) -> Records:
     """Return milliseconds of updates, at two sizes of the delta."""
     rows: Records = []
     rng, matrix = np.random.default_rng(1), made.base
@@ -199,7 +202,7 @@ def _updates(kind: str, made: mw.LiveSids) -> Records:
 
 def _put_filter(ops: Any, dev: Any, constraint: Any, column: Any) -> None:
     """Make a filter and put it on a device."""
-    jax.block_until_ready(ops.filtered(dev, [mw.filter_sids(constraint, column)]).kept.of)
+    jax.block_until_ready(ops.filtered(dev, [constraint.filter(column)]).kept.of)
 
 
 def skew(scale: float) -> Records:
@@ -255,10 +258,10 @@ def build(scale: float) -> Records:
         begin = time.perf_counter()
         peak = _peak_of_all([sys.executable, "-c", _BUILD, *arguments])
         seconds = time.perf_counter() - begin
-        manifest = mw.Manifest.load(folder)
+        manifest = Manifest.load(folder)
         sizes = [shard.rows for shard in manifest.shards]
         begin = time.perf_counter()
-        merged = mw.merge_shards(folder, kind="matrix")
+        merged = mw.Catalogue.merge_shards(folder, kind="matrix")
         merging = time.perf_counter() - begin
         same = _is_merged(merged, data, scale > 1)
         row = {
@@ -273,7 +276,7 @@ def build(scale: float) -> Records:
 _BUILD = """
 import sys, maskwright as mw
 data, folder, memory = sys.argv[1:]
-mw.build_shards(data, folder, 2048, shards=16, sids="sid", items="item", memory=int(memory))
+mw.Catalogue.build_shards(data, folder, 2048, shards=16, sids="sid", items="item", memory=int(memory))
 """
 
 
@@ -286,10 +289,10 @@ def _write_items(folder: Path, count: int, files: int) -> None:
 
 def _is_merged(merged: mw.Catalogue, data: Path, large: bool) -> bool:
     """Return whether a merged matrix is that of a single build; of a large one, whether three files are in it."""
-    assert isinstance(merged.table, mw.SortedMatrix)
+    assert isinstance(merged.table, SortedMatrix)
     if not large:
         single = mw.Catalogue.from_parquet(data, VOCAB, sids="sid", items="item", kind="matrix")
-        assert isinstance(single.table, mw.SortedMatrix)
+        assert isinstance(single.table, SortedMatrix)
         names = ("columns", "item_start", "item_row")
         same = all(np.array_equal(getattr(merged.table, n), getattr(single.table, n)) for n in names)
         return same and np.array_equal(merged.ids.numbers, single.ids.numbers)  # type: ignore[arg-type]

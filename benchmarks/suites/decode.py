@@ -192,7 +192,7 @@ def sampling(large: Any, small: Any, vocab: mw.Vocabulary, device: str, rounds: 
     dev = torch_ops.put(table, device, budgets=True)
     target, draft = Counted(large), Counted(small)
     batch, most = 4, 200
-    options: Record = {"ops": torch_ops, "prompts": [[10]] * batch, "max_length": most}
+    options: Record = {"ops": torch_ops, "prompts": [[10]] * batch, "max_tokens": most}
 
     def jumping(seed: torch.Generator) -> Any:
         return sample_jumping(target, table, seed, vocabulary=vocab, **options)
@@ -251,7 +251,7 @@ def unbiased(large: Any, vocab: mw.Vocabulary, device: str, batch: int) -> list[
         seed = torch.Generator(device).manual_seed(0)
         step = stepping(reader, prompt)
         draw = partial(sample_unbiased, step, None, dev, seed, ops=torch_ops, batch=batch, candidates=candidates)
-        found, seconds = timed(partial(draw, max_length=2), device)
+        found, seconds = timed(partial(draw, max_tokens=2), device)
         out.append({
             "candidates": candidates, "batch": batch, "seconds": seconds,
             "taken": float(found.candidates.float().mean()),
@@ -335,7 +335,7 @@ def families(path: Path, most: int) -> list[Record]:
             whitespace: Whitespace = "spaced" if form == "separators given" else "flexible"
             try:
                 table = mw.compile_json_schema(case["schema"], vocab, whitespace=whitespace)
-            except mw.ConstraintError:
+            except mw.errors.ConstraintError:
                 continue
             for test in case["tests"]:
                 text = json.dumps(test["data"], ensure_ascii=False).encode("utf-8", "surrogatepass")

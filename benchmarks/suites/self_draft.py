@@ -148,7 +148,7 @@ def ordinary(network: Transformer, data: Dataset, valid: Valid, plan: Plan) -> S
     def search(rows: TestRows) -> Beams:
         blocks, counts = blocks_of(rows.histories, data.catalogue.sids, network.config.history)
         step, cache = asking(network, blocks, counts, beams)
-        options: dict[str, Any] = {"max_length": data.catalogue.length, "start_token": START}
+        options: dict[str, Any] = {"max_tokens": data.catalogue.length, "start_token": START}
         return beam_search(step, cache, valid.table, ops=torch_ops, batch=len(rows), beams=beams, **options)
 
     return search

@@ -54,25 +54,34 @@ class _Entry:
 class Cache:
     """Compiled tables of one vocabulary, for any number of threads.
 
-    What was asked for least recently goes first, once there are more than max_entries or they hold more than
-    max_bytes; lazy tables grow while they are read, and count as large as they are when they are asked for. Each
-    source is compiled once, however many threads ask for it at the same time. One that cannot be compiled is kept as
-    well, and raises the same error again, unless only time ran out. A table that somebody still uses stays whole,
-    whatever the cache forgets.
+    Each source is compiled once, however many threads ask for it at the same time. One that cannot be compiled is kept
+    as well, and raises the same error again, unless only time ran out. What was asked for least recently goes first;
+    lazy tables grow while they are read, and count as large as they are when they are asked for. A table that somebody
+    still uses stays whole, whatever the cache forgets.
 
-    directory: where tables are kept on disk too, for other processes and later ones, up to directory_bytes. Of lazy
-    tables that is what `LazyTable.to_table` works out. Files that are damaged are made again, and a folder that cannot
-    be written is done without.
+    Args:
+        vocabulary: That of all tables.
+        max_bytes: The most bytes in memory.
+        max_entries: The most tables and errors in memory.
+        directory: Where tables are kept on disk too, for other processes and later ones. Of lazy tables that is what
+            `LazyTable.to_table` works out. Damaged files are made again, and a folder that cannot be written is done
+            without.
+        directory_bytes: The most bytes on disk.
+        compilers: Processes that compile in place of the threads that ask, under hard limits. Whoever makes the cache
+            starts and closes them. What begins soon is then compiled by the thread that asks, once a process has tried
+            it, and is lazy; each mask and token of it has half a second at most. Whole are tables that were not asked
+            for as lazy ones, those that take long to begin, and those that are soon made where there are no bounds of
+            ends.
 
-    compilers: processes that compile in place of the threads that ask, under hard limits. Whoever makes the cache
-    starts and closes them. What begins soon is then compiled by the thread that asks, once a process has tried it, and
-    is lazy; each mask and token of it has half a second at most. Whole are tables that were not asked for as lazy ones,
-    those that take long to begin, and those that are soon made where there are no bounds of ends.
+    Raises:
+        TypeError: A limit is no integer, or there is no vocabulary.
+        ValueError: A limit is less than 1.
 
-    >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
-    >>> cache = Cache(vocab)
-    >>> cache.compile_regex("[ab]+") is cache.compile_regex("[ab]+"), cache.stats.compilations
-    (True, 1)
+    Examples:
+        >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
+        >>> cache = Cache(vocab)
+        >>> cache.compile_regex("[ab]+") is cache.compile_regex("[ab]+"), cache.stats.compilations
+        (True, 1)
     """
 
     def __init__(
@@ -109,15 +118,30 @@ class Cache:
     # ------------------------------------------------------------------------------------------------ asking
 
     def compile(self, source: Source, budget: Budget | None = None) -> Compiled:
-        """Return the table of a source, as `Source.compile` makes it, with its errors.
+        """Return the table of a source.
 
         The order of keys in JSON has a meaning, and makes another table; spacing has none. Why a grammar has no arrays
         is remembered as well, once somebody has asked for them.
+
+        Args:
+            source: Of any kind.
+            budget: Limits of this compilation, if there is one; tables of other budgets are others.
+
+        Returns:
+            The table, as `Source.compile` makes it.
+
+        Raises:
+            ConstraintError: What `Source.compile` raises.
+
+        Examples:
+            >>> cache = Cache(Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0))
+            >>> cache.compile(Source.choices(["a", "b"])).accepts([98])
+            True
         """
         spelling = source.spelling
         if spelling is not None and (entry := self._known((spelling, budget))) is not None:
             return _answer(entry)
-        hashed = source.hashed(self.vocabulary)
+        hashed = source.key(self.vocabulary)
         if hashed is None:
             return source.compile(self.vocabulary, budget)  # which says what is wrong
         return self._get(_key(source, hashed, budget), None if spelling is None else (spelling, budget), source, budget)
@@ -125,28 +149,28 @@ class Cache:
     def compile_json_schema(
         self, schema: Any, *, lazy: bool = True, budget: Budget | None = None, **options: Any
     ) -> Compiled:
-        """Return the table of a JSON Schema, as `maskwright.compile_json_schema` makes it, with its options."""
+        """Return the table of a JSON Schema: short for `compile(Source.json_schema(..))`."""
         return self.compile(Source.json_schema(schema, lazy=lazy, **options), budget)
 
     def compile_regex(
         self, pattern: str, *, flags: str = "", lazy: bool = True, budget: Budget | None = None
     ) -> Compiled:
-        """Return the table of a pattern, as `maskwright.compile_regex` makes it."""
+        """Return the table of a pattern: short for `compile(Source.regex(..))`."""
         return self.compile(Source.regex(pattern, flags=flags, lazy=lazy), budget)
 
     def compile_choices(self, choices: Iterable[str], *, budget: Budget | None = None) -> TransitionTable:
-        """Return the table of a list of texts, as `maskwright.compile_choices` makes it."""
+        """Return the table of a list of texts: short for `compile(Source.choices(..))`."""
         return self.compile(Source.choices(choices), budget).to_table()
 
     def compile_grammar(
         self, grammar: str, *, start: str | None = None, syntax: Syntax = "lark", depth: int = 64,
         budget: Budget | None = None,
     ) -> Compiled:  # fmt: skip
-        """Return the table of a grammar, as `maskwright.compile_grammar` makes it."""
+        """Return the table of a grammar: short for `compile(Source.grammar(..))`."""
         return self.compile(Source.grammar(grammar, start=start, syntax=syntax, depth=depth), budget)
 
     def compile_structural_tag(self, tag: Any, *, budget: Budget | None = None, **options: Any) -> Compiled:
-        """Return the table of text with tags, as `maskwright.compile_structural_tag` makes it, with its options."""
+        """Return the table of text with tags: short for `compile(Source.structural_tag(..))`."""
         return self.compile(Source.structural_tag(tag, **options), budget)
 
     def warm(
@@ -154,9 +178,24 @@ class Cache:
     ) -> Warmed:
         """Compile JSON Schemas in parallel processes, whole tables, so that asking for them finds them.
 
-        options: of `compile_json_schema`, with which they will be asked for. processes: as many as there are
-        processors if None. progress: show a bar. What cannot be compiled is kept as an error; a table that is larger
-        than its budget allows is left out, since a lazy one may still do. A lazy one that is there is worked out here.
+        What cannot be compiled is kept as an error; a table that is larger than its budget allows is left out, since a
+        lazy one may still do. A lazy one that is there is worked out here.
+
+        Args:
+            sources: The schemas.
+            processes: How many compile at once; None for as many as there are processors.
+            progress: Whether to show a bar.
+            **options: Of `compile_json_schema`, with which they will be asked for.
+
+        Returns:
+            How many schemas have tables, and what is wrong with the others, by their places.
+
+        Raises:
+            TypeError: `sources` is one schema, not a list of some.
+            ValueError: `processes` is no integer, 1 or more.
+
+        Examples:
+            >>> cache.warm([{"type": "integer"}], processes=2)  # doctest: +SKIP
         """
         if isinstance(sources, (str, bytes, Mapping)):
             raise TypeError("warm takes a list of schemas, not one")
@@ -234,7 +273,7 @@ class Cache:
     def _wanted(self, source: Source, budget: Budget | None) -> tuple[Any, ConstraintError | None]:
         """Return the key of a schema, or what is wrong with it."""
         try:
-            return _key(source, source.hashed(self.vocabulary) or "", budget), None
+            return _key(source, source.key(self.vocabulary) or "", budget), None
         except ConstraintError as error:
             return None, error
 
@@ -251,7 +290,14 @@ class Cache:
         return view
 
     def sharing(self, seconds: Allowance) -> Cache:
-        """Return a view of this cache, made with compilers, whose compilations share some seconds."""
+        """Return a view of this cache, made with compilers, whose compilations share some seconds.
+
+        Args:
+            seconds: What they share.
+
+        Returns:
+            The view.
+        """
         view = copy.copy(self)
         view._shared = seconds
         return view

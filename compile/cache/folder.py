@@ -53,7 +53,7 @@ class Folder:
         return None
 
     def _read_table(self, file: Path) -> TransitionTable:
-        return TransitionTable.load(file, vocabulary=self.vocabulary.fingerprint)
+        return TransitionTable.load(file, vocabulary=self.vocabulary)
 
     def write(self, key: Any, found: TransitionTable | ConstraintError) -> None:
         """Keep a table or an error, if the folder can be written; not one that another budget would not run into."""

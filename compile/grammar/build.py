@@ -40,30 +40,38 @@ def compile_grammar(
     depth: int = 64,
     budget: Budget | None = None,
 ) -> Compiled:
-    r"""Compile a context-free grammar into a table of exactly the texts that it derives.
-
-    grammar: in Lark's notation, in GBNF (llama.cpp), or in EBNF (W3C, as XGrammar writes it), as `syntax` says. start:
-    the rule to begin with; "start" in Lark's, "root" in the others. depth: how many brackets may be open at once where
-    the table is in arrays, with a stack of so many places; no text is begun that cannot be ended within it. budget:
-    limits for this compilation and for what is read later: all states that are ever made, and seconds for any one token
-    or mask.
+    """Compile a context-free grammar into a table of exactly the texts that it derives.
 
     There is no lexer: a text is allowed if any derivation spells it, with whatever `%ignore` names between terminals.
     These are the texts that Lark's Earley parser takes with `lexer="dynamic_complete"`.
 
-    Returns a `LazyTable`: a `Matcher` reads the grammar as it is, state by state as its text comes, to any depth.
-    Whatever needs arrays, such as operations on a device, completes it. Of a regular grammar that is an automaton; of
-    one where brackets, or words around it, say where a rule within itself begins and ends, a table with calls. Of
-    others there is no finite table: `to_table` then raises NoTableError, and a device reads them on demand.
+    Args:
+        grammar: In Lark's notation, in GBNF (llama.cpp), or in EBNF (W3C, as XGrammar writes it).
+        vocabulary: The tokens that texts are written with.
+        start: The rule to begin with; None for "start" in Lark's notation, "root" in the others.
+        syntax: The notation: "lark", "gbnf" or "ebnf".
+        depth: How many brackets may be open at once where the table is in arrays; no text is begun that cannot be ended
+            within it.
+        budget: Limits of this compilation and of what is read later: all states that are ever made, and seconds for any
+            one token or mask.
 
-    Raises GrammarError, with line, column and a caret, for a grammar that is malformed, has a rule that derives no text
-    at all, or uses what cannot be exact; ConstraintError if the vocabulary lacks bytes that it needs; BudgetError;
-    TypeError and ValueError for arguments of another kind.
+    Returns:
+        A `LazyTable`: a `Matcher` reads the grammar as it is, to any depth. Arrays are made on request: of a regular
+        grammar an automaton; of one where brackets, or words around it, say where a rule within itself begins and ends,
+        a table with calls. Of others there is no finite table, and `to_table` raises NoTableError.
 
-    >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b"(("], eos=0)
-    >>> table = compile_grammar('start: "(" start ")" | /[0-9]+/', vocab)
-    >>> table.accepts([257, *(1 + b for b in b"42))"), 0])
-    True
+    Raises:
+        GrammarError: The grammar is malformed, has a rule that derives no text, or uses what cannot be exact.
+        ConstraintError: The vocabulary lacks bytes that the grammar needs.
+        BudgetError: A limit was reached.
+        TypeError: An argument is of another type.
+        ValueError: An argument has a value that it cannot have.
+
+    Examples:
+        >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b"(("], eos=0)
+        >>> table = compile_grammar('start: "(" start ")" | /[0-9]+/', vocab)
+        >>> table.accepts([257, *(1 + b for b in b"42))"), 0])
+        True
     """
     check_vocabulary(vocabulary)
     if not isinstance(grammar, str):

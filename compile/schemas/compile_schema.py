@@ -50,31 +50,42 @@ def compile_json_schema(
 ) -> Compiled:
     """Compile a JSON Schema into a table that allows exactly the JSON texts, in one form, of the values that fit it.
 
-    schema: a dict or bool, JSON text, or a pydantic model class; of any draft from 4 to 2020-12, by its "$schema",
-    else 2020-12. Every assertion is enforced exactly or refused with its JSON Pointer; formats are assertions.
-    Members are written in the order of the schema, each declared key at most once. Other keys come after them; such a
-    key may come again, and its last value counts.
-    any_order: members may come in any order instead; declared keys still come at most once, and required ones must.
-    Which keys came is part of a state: a `LazyTable` has the states that texts reach, its arrays up to 2^n for n keys.
+    Every assertion is enforced exactly or refused with its JSON Pointer; formats are assertions. Members are written in
+    the order of the schema, each declared key at most once. Other keys come after them; such a key may come again, and
+    its last value counts.
 
-    whitespace: "flexible" for what json.dumps writes in any indentation, "spaced" for what it writes without one,
-    "compact" for none, or the two separators that stand between items and after keys, such as (",", ": ").
-    ascii: write characters outside ASCII as escapes, as json.dumps does unless told otherwise.
-    allow: keywords that may stay unenforced where they cannot be exact, by name, such as "uniqueItems"; or "all", which
-    warns of each that does. `unenforced` of the table lists them.
-    documents: schemas by URI that "$ref" may name; nothing is ever fetched.
-    depth: how many recursive schemas may be open inside one another, of a table and of what is read as its states.
-    lazy: whether to return a `LazyTable`, whose arrays are only made if something asks for them. A `Matcher` does not:
-    it finds the states that it needs as it goes. Where it would take long to settle how objects and arrays go on,
-    values are classified while they are written; then nothing limits the depth.
+    Args:
+        schema: A dict or bool, JSON text, or a pydantic model class; of any draft from 4 to 2020-12, by its "$schema",
+            else 2020-12.
+        vocabulary: The tokens that texts are written with.
+        whitespace: "flexible" for what json.dumps writes in any indentation, "spaced" for what it writes without one,
+            "compact" for none, or the two separators between items and after keys, such as (",", ": ").
+        ascii: Write characters outside ASCII as escapes, as json.dumps does unless told otherwise.
+        allow: Keywords that may stay unenforced where they cannot be exact, by name, such as "uniqueItems"; or "all",
+            which warns of each that does. `unenforced` of the table lists them.
+        documents: Schemas by URI that "$ref" may name; nothing is ever fetched.
+        any_order: Members may come in any order; declared keys still come at most once, and required ones must. Which
+            came is part of a state: a `LazyTable` has the states that texts reach, its arrays up to 2^n for n keys.
+        depth: How many recursive schemas may be open inside one another. Where values are classified while they are
+            written, nothing limits the depth.
+        lazy: Whether to return a `LazyTable`, whose arrays are only made if something asks for them.
+        budget: Limits of this compilation and of what is read later.
 
-    Raises SchemaError, which names the keyword by its JSON Pointer; BudgetError; ConstraintError if no text fits into
-    `depth`, and for a wrong `allow`; TypeError and ValueError for other wrong arguments.
+    Returns:
+        A `LazyTable`, or a `TransitionTable` if it is not to be lazy.
 
-    >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b'{"'], eos=0)
-    >>> table = compile_json_schema({"properties": {"a": {"type": "integer"}}, "required": ["a"]}, vocab)
-    >>> table.accepts([257, *(1 + b for b in b'a": 1}'), 0])
-    True
+    Raises:
+        SchemaError: The schema is malformed, fits no value or is not supported; `pointer` says where.
+        BudgetError: A limit was reached.
+        ConstraintError: No text fits into `depth`, or `allow` names no keyword.
+        TypeError: An argument is of another type.
+        ValueError: An argument has a value that it cannot have.
+
+    Examples:
+        >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b'{"'], eos=0)
+        >>> table = compile_json_schema({"properties": {"a": {"type": "integer"}}, "required": ["a"]}, vocab)
+        >>> table.accepts([257, *(1 + b for b in b'a": 1}'), 0])
+        True
     """
     check_vocabulary(vocabulary)
     asked = request(

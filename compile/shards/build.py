@@ -45,25 +45,39 @@ def build_shards(
     workers: int | None = None,
     progress: bool | None = None,
 ) -> Manifest:
-    """Build a catalogue in shards from the Parquet files in a folder and in those below it; return the manifest.
+    """Build a catalogue in shards from the Parquet files in a folder and in those below it.
 
     The engine writes the rows of each shard; one task sorts each; the manifest is written last. A build that was
     interrupted goes on where it stopped if it is called again alike, with either engine. Shards hold about as many rows
-    each. `merge_shards` joins them.
+    each. `Catalogue.merge_shards` joins them.
 
-    folder: where the shards come to be, on a disk that all machines of the engine share. It must be new, empty, or of
-    the same build, and apart from the dataset. vocab_size: V.
-    sids: the column with a list of codes in each row, or columns of one code each. items: the column of ids, integers
-    or strings; without it the id of an item is the number of its row. offsets: as of `Catalogue.of`.
-    shards: how many; there are fewer where one ID has as many items as several would hold.
-    engine: "duckdb" in this process, or "spark": the active session, or a new one.
-    memory: bytes that all of it may take at once; None for what the machine has. workers: tasks at once with DuckDB,
-    None for one a processor, as far as the memory goes; Spark's configuration says how many it runs. progress: whether
-    to show a bar; None for long builds on a terminal.
+    Args:
+        dataset: The folder, or a file.
+        folder: Where the shards come to be, on a disk that all machines of the engine share. It must be new, empty, or
+            of the same build, and apart from the dataset.
+        vocab_size: V; tokens lie in 0 .. V - 1.
+        shards: How many; there are fewer where one ID has as many items as several would hold.
+        sids: The column with a list of codes in each row, or columns of one code each.
+        items: The column of ids, integers or strings; without it the id of an item is the number of its row.
+        offsets: As in `Catalogue.of`.
+        engine: "duckdb" in this process, or "spark": the active session, or a new one.
+        memory: Bytes that all of it may take at once; None for what the machine has.
+        workers: Tasks at once with DuckDB, None for one a processor, as far as the memory goes; Spark's configuration
+            says how many it runs.
+        progress: Whether to show a bar; None for long builds on a terminal.
 
-    Raises MissingDependencyError, FileNotFoundError; ConstraintError naming the file and the row, or an argument;
-    DataError for files that cannot be read, or changed meanwhile, a task that failed three times, and a folder that
-    holds another build or other files, or is in use.
+    Returns:
+        The manifest.
+
+    Raises:
+        MissingDependencyError: The engine or pyarrow is not installed.
+        FileNotFoundError: There is no such dataset.
+        ConstraintError: The file and row, or the argument, that it names is wrong.
+        DataError: Files cannot be read or changed meanwhile, a task failed three times, or the folder holds another
+            build or other files, or is in use.
+
+    Examples:
+        >>> build_shards("items", "shards", 2048, shards=16, sids="sid", items="item_id")  # doctest: +SKIP
     """
     source, target = Path(dataset).absolute(), Path(folder).absolute()
     _check_options(engine, memory, workers)

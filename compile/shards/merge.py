@@ -1,4 +1,4 @@
-"""`merge_shards`: the catalogue that one build of all rows would have made."""
+"""Joining shards: the catalogue that one build of all rows would have made."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ConstraintError, DataError
+from ...table.filter_bits import MOST_ROWS
 from ...table.item_ids import ItemIds
 from ...table.shards import AGAIN, Manifest
-from ...table.sorted_matrix import MOST_ROWS, SortedMatrix
-from ..catalogue import Catalogue
+from ...table.sorted_matrix import SortedMatrix
+from ...table.transition_table import TransitionTable
 from ..sequences import compile_sids
 from ..sid_tokens import CodeTokens
 
 
-def merge_shards(folder: str | os.PathLike[str], *, kind: Literal["table", "matrix"] = "table") -> Catalogue:
-    """Return the catalogue of all shards: array for array that of `Catalogue.from_parquet` over the same files.
-
-    folder: that of `build_shards`. kind: "matrix" for a `SortedMatrix`, which is joined in memory little above its own
-    size; a table is compiled from the joined rows. Shards are read and checked one by one.
+def merged(
+    folder: str | os.PathLike[str], kind: Literal["table", "matrix"]
+) -> tuple[TransitionTable | SortedMatrix, ItemIds, CodeTokens]:
+    """Return the table or sorted matrix of all shards in a folder, the ids of their items, and what stands for codes.
 
     Raises FileNotFoundError if there is no manifest; TableFileError naming a shard that is missing, truncated or
     changed; ConstraintError for more rows than a sorted matrix may have.
@@ -36,8 +36,8 @@ def merge_shards(folder: str | os.PathLike[str], *, kind: Literal["table", "matr
     matrix, ids = _joined(manifest)
     known = CodeTokens(manifest.offsets)
     if kind == "matrix":
-        return Catalogue(matrix, ids, known)
-    return Catalogue(compile_sids(_in_order_of_input(matrix), manifest.vocab_size), ids, known)
+        return matrix, ids, known
+    return compile_sids(_in_order_of_input(matrix), manifest.vocab_size), ids, known
 
 
 def _joined(manifest: Manifest) -> tuple[SortedMatrix, ItemIds]:

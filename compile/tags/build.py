@@ -32,29 +32,45 @@ def compile_structural_tag(
     depth: int = 64,
     budget: Budget | None = None,
 ) -> Compiled:
-    r"""Compile free text in which triggers open tags, and what stands in these, into a table of exactly such texts.
-
-    tag: a `TaggedText`, or a structural tag as serving engines take it, a dict or JSON text: {"type": "structural_tag",
-    "structures": [{"begin": .., "schema": .., "end": ..}], "triggers": [..]}, or the form with a "format" in place of
-    the latter two. whitespace, ascii, allow, documents, any_order, depth: of all JSON in it, as for
-    `compile_json_schema`; a format of JSON may ask for "any_order" itself.
+    """Compile free text in which triggers open tags, and what stands in these, into a table of exactly such texts.
 
     Wherever a trigger occurs in free text, one of the tags that begin with it follows, up to its end. Free text holds
     neither the end of the tag around it nor the text that must follow. The name of a control token in a text means that
     token. Begins and ends may be special tokens; such a token is then itself alone, even if it has bytes, and those
     bytes by other tokens are text.
 
-    Returns a `LazyTable`: a `Matcher` reads what it is made from, and arrays are worked out when they are asked for.
+    Args:
+        tag: A `TaggedText`, or a structural tag as serving engines take it, a dict or JSON text: {"type":
+            "structural_tag", "structures": [{"begin": .., "schema": .., "end": ..}], "triggers": [..]}, or the form
+            with a "format" in place of the latter two.
+        vocabulary: The tokens that texts are written with.
+        whitespace: Of all JSON in it, as of `compile_json_schema`.
+        ascii: Of all JSON in it, as of `compile_json_schema`.
+        allow: Of all JSON in it, as of `compile_json_schema`.
+        documents: Of all JSON in it, as of `compile_json_schema`.
+        any_order: Of all JSON in it, as of `compile_json_schema`; a format of JSON may ask for it itself.
+        depth: Of all JSON in it, as of `compile_json_schema`.
+        budget: Limits of this compilation and of what is read later.
 
-    Raises ConstraintError with the JSON Pointer of what is at fault; SchemaError, RegexError and GrammarError for what
-    stands in tags; BudgetError; TypeError and ValueError for arguments of another kind.
+    Returns:
+        A `LazyTable`: a `Matcher` reads what it is made from, and arrays are made on request.
 
-    >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b"<f", b"</"], eos=0)
-    >>> text = {"begin": "<f>", "schema": {"type": "integer"}, "end": "</f>"}
-    >>> tag = {"type": "structural_tag", "structures": [text], "triggers": ["<f"]}
-    >>> table = compile_structural_tag(tag, vocab)
-    >>> [table.accepts(vocab.encode(text)) for text in ("so: <f>12</f>.", "so: <f>12", "so: <f>a</f>.")]
-    [True, False, False]
+    Raises:
+        ConstraintError: The tag is at fault; `pointer` says where.
+        SchemaError: A schema in it is at fault.
+        RegexError: A pattern in it is at fault.
+        GrammarError: A grammar in it is at fault.
+        BudgetError: A limit was reached.
+        TypeError: An argument is of another type.
+        ValueError: An argument has a value that it cannot have.
+
+    Examples:
+        >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b"<f", b"</"], eos=0)
+        >>> text = {"begin": "<f>", "schema": {"type": "integer"}, "end": "</f>"}
+        >>> tag = {"type": "structural_tag", "structures": [text], "triggers": ["<f"]}
+        >>> table = compile_structural_tag(tag, vocab)
+        >>> [table.accepts(vocab.encode(text)) for text in ("so: <f>12</f>.", "so: <f>12", "so: <f>a</f>.")]
+        [True, False, False]
     """
     check_vocabulary(vocabulary)
     source = plain(tag)

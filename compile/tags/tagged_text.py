@@ -19,18 +19,34 @@ SCHEMAS = ("schema", "json_schema")
 
 @dataclass(frozen=True)
 class SpecialToken:
-    """A token by its name in the tokenizer, such as "<|tool_call|>", where a tag begins or ends."""
+    """A token by its name in the tokenizer, where a tag begins or ends.
+
+    Args:
+        name: Such as `<|tool_call|>`.
+
+    Examples:
+        >>> Tag(SpecialToken("<|tool_call|>"), SpecialToken("<|end|>"), schema={"type": "object"}).begin
+        SpecialToken(name='<|tool_call|>')
+    """
 
     name: str
 
 
 @dataclass(frozen=True)
 class Tag:
-    """A region of text from `begin` to `end`, by what stands in between: one of the other fields.
+    """A region of text from `begin` to `end`, by what stands in between: one of the last four fields.
 
-    begin, end: the name of a control token in them means that token.
-    schema: a JSON Schema, as `compile_json_schema` takes it. regex: a pattern, as `compile_regex` does. grammar: in
-    Lark's notation. content: another `TaggedText`, or a format as in a structural tag, such as {"type": "any_text"}.
+    Args:
+        begin: A text, in which the name of a control token means that token; or a special token.
+        end: As `begin`, or several texts, one of which ends the tag.
+        schema: A JSON Schema, as `compile_json_schema` takes it.
+        regex: A pattern, as `compile_regex` takes it.
+        grammar: A grammar in Lark's notation.
+        content: Another `TaggedText`, or a format as in a structural tag, such as {"type": "any_text"}.
+
+    Examples:
+        >>> Tag("<n>", "</n>", regex="[0-9]+").regex
+        '[0-9]+'
     """
 
     begin: str | SpecialToken
@@ -43,10 +59,19 @@ class Tag:
 
 @dataclass(frozen=True)
 class TaggedText:
-    """Free text with tags in it, at least and at most so many; None for any number.
+    """Free text with tags in it.
 
-    triggers: texts with which a tag begins wherever they occur; None for the whole begins of all tags. stop: whether
-    the text ends with the first tag. excludes: texts that do not occur between tags.
+    Args:
+        tags: What stands in it.
+        triggers: Texts with which a tag begins wherever they occur; None for the whole begins of all tags.
+        at_least: How many tags there are at least.
+        at_most: How many there are at most; None for any number.
+        stop: Whether the text ends with the first tag.
+        excludes: Texts that do not occur between tags.
+
+    Examples:
+        >>> TaggedText([Tag("<n>", "</n>", regex="[0-9]+")], at_least=1).at_least
+        1
     """
 
     tags: Sequence[Tag]

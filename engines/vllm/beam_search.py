@@ -28,7 +28,7 @@ def beam_search(
     dev: Any,
     *,
     beams: int,
-    max_length: int | None = None,
+    max_tokens: int | None = None,
     length_penalty: float = 0.0,
     renormalise: bool = False,
     count_eos: bool = False,
@@ -36,18 +36,18 @@ def beam_search(
     """Return the `beams` best sequences of a table after each prompt, as `runtime.decode.beam_search` does.
 
     scores: `engine_scores(llm)` or `server_scores(url, model)`. prompts: token ids of B texts. dev: from
-    `torch_ops.put(table)` in the host's memory, with filters or not. max_length: the most tokens of a result, EOS not
+    `torch_ops.put(table)` in the host's memory, with filters or not. max_tokens: the most tokens of a result, EOS not
     counted; None for the table's longest. Other arguments as there.
 
     A step is one request a beam, or one for every 128 tokens that the beam may go on with. Raises ValueError if nothing
-    is complete within max_length, or no length is known.
+    is complete within max_tokens, or no length is known.
     """
     prompts = [list(prompt) for prompt in prompts]
     table, depth = table_of(dev)
-    if max_length is None:
+    if max_tokens is None:
         if table.max_length is None:
-            raise ValueError("max_length must be given: sequences of this table may be of any length")
-        max_length = table.max_length - depth
+            raise ValueError("max_tokens must be given: sequences of this table may be of any length")
+        max_tokens = table.max_length - depth
     owners = [prompt for prompt in prompts for _ in range(beams)]
     start = start_of(torch_ops, dev, len(prompts)).state
     rows = torch.arange(len(owners)) // beams
@@ -69,7 +69,7 @@ def beam_search(
         "text": torch.zeros(len(owners), 0, dtype=torch.int64),
     }
     return search(
-        step, cache, dev, ops=torch_ops, batch=len(prompts), beams=beams, max_length=max_length,
+        step, cache, dev, ops=torch_ops, batch=len(prompts), beams=beams, max_tokens=max_tokens,
         length_penalty=length_penalty, renormalise=renormalise, count_eos=count_eos,
     )  # fmt: skip
 

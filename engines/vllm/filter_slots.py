@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...runtime import torch_ops
 from ...runtime.device.device_table import arrays_of
-from ...table.sid_filter import SidFilter, filter_sids
+from ...table.sid_filter import SidFilter
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import TransitionTable
 
@@ -24,8 +24,7 @@ class FilterSlots:
 
     def __init__(self, dev: Any, table: TransitionTable | SortedMatrix) -> None:
         self._bare = dev
-        items = table.num_items if isinstance(table, SortedMatrix) else table.trie.item_row.size
-        self.dev: Any = torch_ops.filtered(dev, [filter_sids(table, np.ones(items, np.bool_))])
+        self.dev: Any = torch_ops.filtered(dev, [table.filter(np.ones(table.num_items, np.bool_))])
         # those of all filters stand one behind the other; `of` is no filter's
         self._arrays = [name for name in arrays_of(type(self.dev.kept)) if name != "of"]
         self._count = 1

@@ -104,7 +104,7 @@ def search_both(
                     ops=torch_ops,
                     batch=len(part),
                     beams=beams,
-                    max_length=catalogue.length,
+                    max_tokens=catalogue.length,
                     start_token=START,
                 )
             timed[kind].append(1e3 * (time.perf_counter() - before) / catalogue.length)

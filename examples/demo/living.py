@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 
 from maskwright.compile.catalogue import Catalogue as ItemCatalogue
-from maskwright.compile.live_catalogue import LiveCatalogue
 from maskwright.runtime import torch_ops
 from maskwright.runtime.decode import beam_search
 from maskwright.table.snapshot import Snapshot
@@ -42,12 +41,12 @@ class Living:
     recall_at_10: tuple[float, float, float]
 
 
-def live_without(catalogue: Catalogue, items: Ints, vocab_size: int) -> LiveCatalogue:
-    """Return a live catalogue of all items but some; ids are the numbers of items."""
+def live_without(catalogue: Catalogue, items: Ints, vocab_size: int) -> ItemCatalogue:
+    """Return a catalogue that lives of all items but some; ids are the numbers of items."""
     there = np.setdiff1d(np.arange(len(catalogue.sids)), items)
     offset = int(tokens_of(np.zeros(1, np.int64))[0])
     made = ItemCatalogue.of(catalogue.sids[there], there, vocab_size, offsets=offset, kind="matrix")
-    return LiveCatalogue(made, capacity=max(64, 2 * len(items)))
+    return made.live(capacity=max(64, 2 * len(items)))
 
 
 def live_searches(
@@ -55,7 +54,7 @@ def live_searches(
 ) -> Living:
     """Search a live catalogue for every row: under filters, while items are sold out, and once `new` ones are added."""
     live, random = live_without(catalogue, new, network.vocab_size), np.random.default_rng(seed)
-    dev: Any = torch_ops.put(live.publish().table)
+    dev: Any = torch_ops.put(live.table)
     kept_share: list[tuple[float, float]] = []
     same, gone, after = 0, set(), 0
     hits: tuple[list[bool], list[bool], list[bool]] = ([], [], [])
@@ -71,7 +70,7 @@ def live_searches(
 
         options: dict[str, Any] = {"ops": torch_ops, "batch": len(part), "beams": beams, "start_token": START}
         with torch.no_grad():
-            return beam_search(stepped, cache, dev, max_length=catalogue.length, **options)
+            return beam_search(stepped, cache, dev, max_tokens=catalogue.length, **options)
 
     parts = [rows.take(np.arange(begin, min(begin + batch, len(rows)))) for begin in range(0, len(rows), batch)]
     for part in parts:  # each user has a filter of their own, and the best items are sold out meanwhile

@@ -103,23 +103,33 @@ def starts_in(table: GroupedArrays) -> NDArray[np.int32]:
 
 
 class Arena:
-    """Fixed arrays that any number of tables of one vocabulary share, as far as they fit: see `Capacity`.
+    """Fixed arrays that any number of tables of one vocabulary share, as far as they fit.
 
-    `add` gives a table a place and returns a `Handle`; `torch_ops.put` and `jax_ops.put` make the arena's arrays on a
-    device, which stay the same while tables come and go, and every operation takes what they return as it takes one
-    table. `at(handles)` says where the rows of a batch start. A table that is there already is not copied again; one
-    that nobody holds a handle of stays until its room is needed, the one used least recently first.
+    `torch_ops.put` and `jax_ops.put` make the arena's arrays on a device, which stay the same while tables come and go,
+    and every operation takes what they return as it takes one table. `at(handles)` says where the rows of a batch
+    start. A table that nobody holds a handle of stays until its room is needed, the one used least recently first.
+    Tries are taken as graphs, without their compact tails, at about 9 bytes a state. A trie lies above as many states
+    as it has, so that none of its states here is also one of its own: `capacity.states` must be twice those of the
+    largest trie. States belong to the arena, and `input_rows` says which items they stand for. Any thread may add and
+    drop.
 
-    budgets: with the distances that `remaining` needs. vocabulary: a `Vocabulary`, or whatever has its size, eos and
-    fingerprint, and `other_ends` if it has several end tokens. Sequences end by EOS here, so tables must have been
-    compiled with the vocabulary's ends. Tries are taken as graphs, without their compact tails, at about 9 bytes a
-    state. A trie lies above as many states as it has, so that none of its states here is also one of its own:
-    `capacity.states` must be twice those of the largest trie.
+    Args:
+        vocabulary: A `Vocabulary`, or whatever has its size, eos, fingerprint and `other_ends`. Sequences end by EOS
+            here, so tables must have been compiled with its ends.
+        capacity: What fits.
+        budgets: Whether there are the distances that `remaining` needs.
 
-    States belong to the arena, not to a table: `arena.input_rows(handles, states)` says which items they stand for, and
-    `table.input_rows` refuses them.
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: The vocabulary has no eos.
 
-    Any thread may add and drop. Raises ArenaError, TypeError, ValueError, VocabularyMismatchError.
+    Examples:
+        >>> from maskwright import Arena, Capacity, Vocabulary, compile_regex
+        >>> vocab = Vocabulary.from_bytes([b"", b"a", b"b"], eos=0)
+        >>> arena = Arena(vocab, Capacity(states=100, edges=100))
+        >>> handle = arena.add(compile_regex("[ab]+", vocab))
+        >>> arena.stored.tables
+        1
     """
 
     def __init__(self, vocabulary: VocabularyLike, capacity: Capacity | None = None, *, budgets: bool = False) -> None:
@@ -168,11 +178,17 @@ class Arena:
         return sum(array.nbytes for array in device_arrays(self.held).values())
 
     def add(self, table: Compiled) -> Handle:
-        """Give a table a place, or find the one it has, and return a handle; the table stays until it is dropped.
+        """Give a table a place, or find the one it has; the table stays until it is dropped. A lazy one is worked out.
 
-        A lazy table is worked out first. Raises ArenaError where there is no room, or never would be, with what to do,
-        and for a grammar that has no finite table; VocabularyMismatchError for a table of another vocabulary;
-        BudgetError; TypeError.
+        Args:
+            table: A table of the arena's vocabulary.
+
+        Returns:
+            A handle, which `at` and `drop` take.
+
+        Raises:
+            ArenaError: There is no room, or never would be, or a grammar has no finite table.
+            VocabularyMismatchError: The table is of another vocabulary.
         """
         self._check_vocabulary(table)
         _check_finite(table)
@@ -187,9 +203,10 @@ class Arena:
             return Handle(self, resident.start, resident.table)
 
     def fits(self, table: Compiled) -> None:
-        """Raise unless there would be room for a table if nothing else were there: the errors of `add`.
+        """Raise unless there would be room for a table if nothing else were there. A lazy one is worked out.
 
-        A lazy table is worked out first.
+        Args:
+            table: The table; errors are those of `add`.
         """
         self._check_vocabulary(table)
         _check_finite(table)
@@ -215,7 +232,11 @@ class Arena:
     def drop(self, handle: Handle) -> None:
         """Let go of a handle: once for each `add`. States of its sequences mean nothing any more from then on.
 
-        Raises ValueError for a handle of another arena, or one that was dropped before.
+        Args:
+            handle: It.
+
+        Raises:
+            ValueError: It is of another arena, or was dropped before.
         """
         with self._lock:
             self.check(handle)
@@ -233,14 +254,17 @@ class Arena:
             raise ValueError("the handle was dropped before: add the table again for another one")
 
     def input_rows(self, handles: Handle | Sequence[Handle], states: ArrayLike | AnyState) -> list[IntArray]:
-        """Return the input rows that each final state (N,) of the arena stands for; an empty array for any other state.
+        """Return the input rows that final states of the arena stand for, as `TransitionTable.input_rows` does.
 
-        handles: one for all states, or H of them, as `at` takes them: N / H states in a row belong to each.
-        states: those that a decoder returns, or a state of the operations. As with `TransitionTable.input_rows`, ask
-        for the state before EOS. A table that is no trie has no input rows.
+        Args:
+            handles: One for all states, or H of them, as `at` takes them: N / H states in a row belong to each.
+            states: (N,) that a decoder returns, before EOS, or a state of the operations.
 
-        Raises ValueError for a state that is not one of its handle's table, for a dropped handle and for numbers that
-        do not match; TypeError.
+        Returns:
+            An array of rows for each state, empty for any other state and for a table that is no trie.
+
+        Raises:
+            ValueError: A state is not one of its handle's table, a handle was dropped, or numbers do not match.
         """
         listed = [handles] if isinstance(handles, Handle) else list(handles)
         array = np.asarray(getattr(states, "node", states))

@@ -40,7 +40,7 @@ def beam_search(
     ops: Operations,
     batch: int,
     beams: int,
-    max_length: int,
+    max_tokens: int,
     start_token: int = 0,
     length_penalty: float = 0.0,
     renormalise: bool = False,
@@ -57,7 +57,7 @@ def beam_search(
     axis is B * M, regathered by parent beam after each step; `gather(cache, index (B * M,))` does it another way. At
     depths where no sequence branches any more nothing is regathered.
     dev: from `ops.put`, or None for no constraint; a `Continuation` begins where sequences stand already.
-    ops: torch_ops, jax_ops or numpy_ops. max_length: the most tokens of a result, EOS not counted; a table with an EOS
+    ops: torch_ops, jax_ops or numpy_ops. max_tokens: the most tokens of a result, EOS not counted; a table with an EOS
     takes one step more, to score it.
 
     Scores are sums of log-probabilities under the model's full softmax; renormalise: under the softmax of the
@@ -67,23 +67,23 @@ def beam_search(
     end tokens together, so that no sequence comes twice.
 
     Where there are fewer sequences than beams, or a model rules some out with logits of -inf or NaN, the rest is
-    flagged in `valid` and holds no tokens. So is what is not complete within max_length: nothing is held back for an
+    flagged in `valid` and holds no tokens. So is what is not complete within max_tokens: nothing is held back for an
     end here, so where sequences may go on for ever a search can end with none. `constrained_generate`, and all that
     samples, keep room for one.
 
-    Raises ValueError if nothing in the table is complete within max_length.
+    Raises ValueError if nothing in the table is complete within max_tokens.
     """
     xp = ops.arrays
-    if batch < 1 or beams < 1 or max_length < 1:
-        raise ValueError(f"batch, beams and max_length must be positive, not {batch}, {beams} and {max_length}")
+    if batch < 1 or beams < 1 or max_tokens < 1:
+        raise ValueError(f"batch, beams and max_tokens must be positive, not {batch}, {beams} and {max_tokens}")
     given, (dev, depth) = dev, table_of(dev)
     if dev is not None and not hasattr(dev, "min_length"):
         raise TypeError(f"dev must come from ops.put, or be None, not a {type(dev).__name__}")
     if dev is not None:
-        check_room(dev, depth, max_length)
+        check_room(dev, depth, max_tokens)
     if dev is not None and dev.max_length is not None and dev.max_length <= depth:
         raise ValueError(f"the table allows no more than {depth} tokens: there is nothing to search")
-    steps = max_length if dev is None or dev.max_length is None else min(max_length, dev.max_length - depth)
+    steps = max_tokens if dev is None or dev.max_length is None else min(max_tokens, dev.max_length - depth)
     fixed = dev is None or dev.fixed_length is not None
     scores_end = not fixed and dev.eos is not None
     regather = gather or xp.gather

@@ -11,7 +11,7 @@ from ..device.device_table import check_rows, check_sids
 class Continuation(NamedTuple):
     """A table on a device, and where each input's sequence stands in it: decoders take it in the table's place.
 
-    What a decoder then returns, scores and lengths among it, is of the tokens that come next, and its `max_length`
+    What a decoder then returns, scores and lengths among it, is of the tokens that come next, and its `max_tokens`
     counts these alone; final states are those of whole sequences. The model is fed `start_token` first all the same:
     what it has read before is the caller's, in the cache.
     """
@@ -41,11 +41,11 @@ def start_of(ops: Operations, dev: Placed, batch: int) -> Continuation:
     return Continuation(dev, ops.start(dev, batch), 0)
 
 
-def check_room(dev: Placed, depth: int, max_length: int) -> None:
-    """Raise ValueError if nothing in a table can be complete within max_length tokens more than `depth`."""
-    if max_length < dev.min_length - depth:
+def check_room(dev: Placed, depth: int, max_tokens: int) -> None:
+    """Raise ValueError if nothing in a table can be complete within max_tokens tokens more than `depth`."""
+    if max_tokens < dev.min_length - depth:
         raise ValueError(
-            f"max_length={max_length} is less than the shortest sequence, {dev.min_length - depth} tokens: "
+            f"max_tokens={max_tokens} is less than the shortest sequence, {dev.min_length - depth} tokens: "
             "nothing could be complete"
         )
 

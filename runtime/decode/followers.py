@@ -17,9 +17,9 @@ from .unbiased import _where
 class Row:
     """One sequence on the host."""
 
-    def __init__(self, prompt: list[int], max_length: int) -> None:
+    def __init__(self, prompt: list[int], max_tokens: int) -> None:
         self.tokens = prompt
-        self.start, self.most = len(prompt), max_length
+        self.start, self.most = len(prompt), max_tokens
         self.live, self.done = True, False
         self.tried = self.accepted = self.forced = 0
 
@@ -36,10 +36,10 @@ class Row:
 class DeviceFollower:
     """States of a round's draft, depth by depth, on the device."""
 
-    def __init__(self, ops: Operations, dev: Placed, batch: int, max_length: int) -> None:
+    def __init__(self, ops: Operations, dev: Placed, batch: int, max_tokens: int) -> None:
         self.ops, self.dev, self.batch = ops, dev, batch
         self.size, self.ends, self.length = dev.vocab_size, dev.ends, dev.fixed_length
-        shortened = dev.max_length is None or max_length < dev.max_length
+        shortened = dev.max_length is None or max_tokens < dev.max_length
         self.budgets = shortened and counts_tokens(dev)
         self.root = ops.start(dev, batch)
         self.levels: list[Any] = []

@@ -137,7 +137,7 @@ def sample_jumping(
     *,
     ops: Operations,
     prompts: Sequence[Sequence[int]],
-    max_length: int,
+    max_tokens: int,
     vocabulary: Spelling | None = None,
     budgets: bool = True,
     retokenise: bool = False,
@@ -147,7 +147,7 @@ def sample_jumping(
 
     model: see `Reader`. table: one, or one for each row, sorted matrices too; a `LazyTable` is read as far as the texts
     come, unless there are budgets. prompts: B lists of tokens, each with one at least. vocabulary: what the table was
-    compiled for; without it only what is a single token is forced, as where semantic IDs do not branch. max_length: the
+    compiled for; without it only what is a single token is forced, as where semantic IDs do not branch. max_tokens: the
     most tokens of a sequence, EOS not counted. budgets: what could not be complete by then is not allowed; else it is
     flagged in `valid`.
 
@@ -164,8 +164,8 @@ def sample_jumping(
     """
     xp = ops.arrays
     filters = _filters(**options)
-    written = check_prompts(prompts, max_length, model)
-    matchers = row_matchers(table, vocabulary, len(written), max_length if budgets else None)
+    written = check_prompts(prompts, max_tokens, model)
+    matchers = row_matchers(table, vocabulary, len(written), max_tokens if budgets else None)
     if retokenise and vocabulary is None:
         raise ValueError("retokenise=True needs to know how tokens are spelt: pass vocabulary=")
     starts = [len(prompt) for prompt in written]
@@ -180,7 +180,7 @@ def sample_jumping(
         """Append tokens, the last `free` of them forced, and see whether the sequence is complete."""
         written[row] += tokens
         forced[row] += free
-        full = len(written[row]) - starts[row] > max_length
+        full = len(written[row]) - starts[row] > max_tokens
         done[row] = not full and matchers[row].is_finished
         live[row] = not full and not done[row]
 
@@ -202,7 +202,7 @@ def sample_jumping(
             if not live[row]:
                 continue
             matcher = matchers[row]
-            if token < 0 or (token not in matcher.table.ends and len(written[row]) - starts[row] == max_length):
+            if token < 0 or (token not in matcher.table.ends and len(written[row]) - starts[row] == max_tokens):
                 live[row] = False  # no distribution, or too long
                 continue
             matcher.advance(token)
@@ -215,7 +215,7 @@ def sample_jumping(
             own += take_forced(matcher)
             follow(row, own, len(own) - 1)
     like = ops.first_tokens(None, None, len(written), 0) / 1 if log_probs is None else log_probs  # nothing was drawn
-    tokens, sizes = sequences([written[row][starts[row] :] for row in rows], done, max_length)
+    tokens, sizes = sequences([written[row][starts[row] :] for row in rows], done, max_tokens)
     valid = xp.to_device(done, like)
     return Jumped(
         xp.to_device(tokens, like),
@@ -264,7 +264,7 @@ def row_matchers(
         if budget is not None and isinstance(one, Constraint) and not has_lengths(one):
             raise ConstraintError(
                 "this grammar has no table, or none within its budget, so nobody knows how many tokens an end is away, "
-                "and a sequence may not be complete within max_length: pass budgets=False, and look at `valid`"
+                "and a sequence may not be complete within max_tokens: pass budgets=False, and look at `valid`"
             )
     return [Matcher(one, vocabulary, max_tokens=budget) for one in tables]
 

@@ -57,12 +57,12 @@ def padded(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
     return out
 
 
-def check_prompts(prompts: Any, max_length: Any, *models: Reader) -> list[list[int]]:
+def check_prompts(prompts: Any, max_tokens: Any, *models: Reader) -> list[list[int]]:
     """Return prompts as lists of tokens; TypeError, ValueError unless each has one, and its text has room in models."""
-    if isinstance(max_length, bool) or not isinstance(max_length, Integral):
-        raise TypeError(f"max_length must be an integer, not {type(max_length).__name__}")
-    if int(max_length) < 1:
-        raise ValueError(f"max_length must be positive, not {max_length}")
+    if isinstance(max_tokens, bool) or not isinstance(max_tokens, Integral):
+        raise TypeError(f"max_tokens must be an integer, not {type(max_tokens).__name__}")
+    if int(max_tokens) < 1:
+        raise ValueError(f"max_tokens must be positive, not {max_tokens}")
     lists = [[int(token) for token in prompt] for prompt in prompts]
     if not lists or not all(lists):
         raise ValueError(
@@ -71,9 +71,9 @@ def check_prompts(prompts: Any, max_length: Any, *models: Reader) -> list[list[i
         )
     longest = max(map(len, lists))
     for model in models:
-        if model.most is not None and longest + int(max_length) > model.most:
+        if model.most is not None and longest + int(max_tokens) > model.most:
             raise ValueError(
-                f"a prompt of {longest} tokens and max_length={max_length} are more than the {model.most} that the "
+                f"a prompt of {longest} tokens and max_tokens={max_tokens} are more than the {model.most} that the "
                 "model has positions for: shorten one of them"
             )
     return lists

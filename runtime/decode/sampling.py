@@ -213,7 +213,7 @@ def sample_sequences(
     *,
     ops: Operations,
     batch: int,
-    max_length: int,
+    max_tokens: int,
     samples: int = 1,
     start_token: int = 0,
     **options: Unpack[FilterOptions],
@@ -223,7 +223,7 @@ def sample_sequences(
     dev: from `ops.put`; a `Continuation` begins where sequences stand already.
     step: step(tokens (B * S,), cache, t) -> (logits (B * S, V), cache), where tokens are those chosen at t - 1,
     `start_token` at t = 0 and where a sequence has ended. cache: anything; rows never change places.
-    max_length: the most tokens of a sequence, EOS not counted. A table with EOS takes one step more, to draw it; of
+    max_tokens: the most tokens of a sequence, EOS not counted. A table with EOS takes one step more, to draw it; of
     one without, all sequences must have one length. Where the table was put with budgets, what could not be complete
     by then is not allowed, and of nested tables some of what could, since their distances are upper bounds; else what
     is not complete is flagged in `valid`, as are rows whose model has no distribution.
@@ -232,14 +232,14 @@ def sample_sequences(
     Without filters log_probs + log_mass is the log-probability of a sequence under the model; of several end tokens,
     with the one that was drawn.
 
-    Raises TypeError; ValueError if nothing in the table is complete within max_length.
+    Raises TypeError; ValueError if nothing in the table is complete within max_tokens.
     """
     xp = ops.arrays
     filters = _filters(**options)
     given, (dev, depth) = dev, table_of(dev)
-    _check_run(dev, depth, batch, samples, max_length)
+    _check_run(dev, depth, batch, samples, max_tokens)
     most = None if dev.max_length is None else dev.max_length - depth
-    steps = max_length if most is None else min(max_length, most)
+    steps = max_tokens if most is None else min(max_tokens, most)
     shortened = most is None or steps < most
     budgets = shortened and counts_tokens(dev)
     fixed = dev.eos is None
@@ -260,7 +260,7 @@ def sample_sequences(
         now, random = _split(ops, random)
         drawn = sample(
             dev, logits, state, now, ops=ops, **filters._asdict(), level=depth + t if dev.is_trie else None,
-            remaining=count + (max_length - t) if budgets else None,
+            remaining=count + (max_tokens - t) if budgets else None,
         )  # fmt: skip
         if log_probs is None:
             log_probs = log_mass = xp.zeros((rows,), like=drawn.log_probs)
@@ -447,12 +447,12 @@ def _check_dev(dev: Placed) -> None:
         raise TypeError(f"dev must come from ops.put, not be a {type(dev).__name__}")
 
 
-def _check_run(dev: Placed, depth: int, batch: int, samples: int, max_length: int) -> None:
+def _check_run(dev: Placed, depth: int, batch: int, samples: int, max_tokens: int) -> None:
     """Raise unless sequences can be drawn: TypeError, ValueError."""
-    if batch < 1 or samples < 1 or max_length < 1:
-        raise ValueError(f"batch, samples and max_length must be positive, not {batch}, {samples} and {max_length}")
+    if batch < 1 or samples < 1 or max_tokens < 1:
+        raise ValueError(f"batch, samples and max_tokens must be positive, not {batch}, {samples} and {max_tokens}")
     _check_dev(dev)
-    check_room(dev, depth, max_length)
+    check_room(dev, depth, max_tokens)
     if dev.max_length is not None and dev.max_length <= depth:
         raise ValueError(f"the table allows no more than {depth} tokens: there is nothing to draw")
     if dev.eos is None and dev.fixed_length is None:

@@ -50,7 +50,7 @@ def speculative_sample(
     *,
     ops: Operations,
     prompts: Sequence[Sequence[int]],
-    max_length: int,
+    max_tokens: int,
     branches: Sequence[int] = (1, 1, 1, 1),
     table: Constraint | Sequence[Constraint] | None = None,
     vocabulary: Spelling | None = None,
@@ -60,8 +60,8 @@ def speculative_sample(
     """Return a sequence of the table for each prompt, distributed as the target's own masked sampling has it.
 
     target, draft: see `Reader`; `keep` is called only where drafts branch. Both have the vocabulary of the table.
-    dev: from `ops.put`; with budgets, nothing is drawn that could not be complete within max_length, else such rows are
-    flagged. prompts, max_length, filters: as for `sample_jumping`; temperature 0 gives the target's greedy sequence.
+    dev: from `ops.put`; with budgets, nothing is drawn that could not be complete within max_tokens, else such rows are
+    flagged. prompts, max_tokens, filters: as for `sample_jumping`; temperature 0 gives the target's greedy sequence.
     The distributions of both models are masked, then filtered. branches: children of each drafted token, by depth:
     (1, 1, 1, 1) is a chain of four, (3, 2, 1) a tree of 15 tokens. A round calls the draft once for each depth, and the
     target once.
@@ -79,7 +79,7 @@ def speculative_sample(
     """
     xp = ops.arrays
     filters = _filters(**options)
-    written = check_prompts(prompts, max_length, target, draft)
+    written = check_prompts(prompts, max_tokens, target, draft)
     batch = len(written)
     if not isinstance(branches, Sequence) or not all(
         isinstance(one, Integral) and not isinstance(one, bool) and one > 0 for one in branches
@@ -92,11 +92,11 @@ def speculative_sample(
         raise ValueError("vocabulary= and budgets= go with table=: dev has budgets if it was put with them")
     follower: DeviceFollower | HostFollower
     if table is None:
-        _check_run(dev, 0, batch, 1, max_length)
-        follower = DeviceFollower(ops, dev, batch, max_length)
+        _check_run(dev, 0, batch, 1, max_tokens)
+        follower = DeviceFollower(ops, dev, batch, max_tokens)
     else:
-        follower = HostFollower(ops, row_matchers(table, vocabulary, batch, max_length if budgets else None))
-    rows = [Row(tokens, max_length) for tokens in written]
+        follower = HostFollower(ops, row_matchers(table, vocabulary, batch, max_tokens if budgets else None))
+    rows = [Row(tokens, max_tokens) for tokens in written]
     run = Run(ops, follower, filters, [random])
     models = ReadingModel(target, batch), ReadingModel(draft, batch)
     log_probs = None
@@ -109,7 +109,7 @@ def speculative_sample(
     if log_probs is None:
         log_probs = ops.first_tokens(dev, None, batch, 0) / 1
     done = np.array([row.done for row in rows])
-    tokens, lengths = sequences([row.tokens[row.start :] for row in rows], done, max_length)
+    tokens, lengths = sequences([row.tokens[row.start :] for row in rows], done, max_tokens)
     valid = xp.to_device(done, log_probs)
     return Speculated(
         xp.to_device(tokens, log_probs),

@@ -36,13 +36,13 @@ def sample_unbiased(
     ops: Operations,
     batch: int,
     candidates: int,
-    max_length: int,
+    max_tokens: int,
     temperature: float = 1.0,
     start_token: int = 0,
 ) -> Unbiased:
     """Return a sequence of the table for each of `batch` inputs, drawn from P(x) / P(S): algorithm 1 of the paper.
 
-    P is the model at this temperature, S what `sample_sequences` can draw within max_length: ended by EOS, or of the
+    P is the model at this temperature, S what `sample_sequences` can draw within max_tokens: ended by EOS, or of the
     one length of a table without. `candidates`, K of them, are drawn at once by masking; each is accepted with its
     score as probability, and the first accepted one is exactly from P(x) / P(S). If none is, K more are drawn, and
     one of these with probability proportional to its score. With p = 1 - P(S), that is so p ** K of the time, the
@@ -67,7 +67,7 @@ def sample_unbiased(
 
     def draw(random: Random) -> Any:
         return sample_sequences(
-            step, cache, dev, random, ops=ops, batch=batch, samples=candidates, max_length=max_length,
+            step, cache, dev, random, ops=ops, batch=batch, samples=candidates, max_tokens=max_tokens,
             temperature=temperature, start_token=start_token,
         )  # fmt: skip
 

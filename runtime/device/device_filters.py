@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ...errors import Advice, ConstraintError
-from ...table.files_filter import FilesFilter
 from ...table.filter_bits import Runs, Words, count_before, spread_bits
+from ...table.sharded_files import FilesFilter
 from ...table.sid_filter import SidFilter
 from ...table.snapshot import LiveFilter
 from ...table.sorted_matrix import SortedMatrix
@@ -90,7 +90,7 @@ def _of_matrix_or_table(
     filters = list(filters)
     for each in filters:
         if not isinstance(each, SidFilter):
-            raise TypeError(f"filters must be SidFilters, as filter_sids makes them, not {type(each).__name__}")
+            raise TypeError(f"filters must be SidFilters, as filter() makes them, not {type(each).__name__}")
     bare = dev.table if isinstance(dev, DeviceFilteredTable) else dev
     if not isinstance(bare, DeviceMatrix) and not (isinstance(bare, DeviceTable) and bare.is_trie):
         of_text = ", the table of a text," if isinstance(bare, DeviceTable) else ""
@@ -105,7 +105,7 @@ def _of_matrix_or_table(
         raise ConstraintError(
             f"a filter is of another {kind} than the one on this device",
             argument="filters",
-            remedies=[Advice(f"Make it with filter_sids of the {kind} that was put there.")],
+            remedies=[Advice(f"Make it with filter() of the {kind} that was put there.")],
         )
     which = filter_numbers(of, len(filters))
     if not isinstance(dev, DeviceMatrix):

@@ -143,7 +143,7 @@ def check_snapshot(dev: Any, snapshot: Any) -> None:
     """Raise TypeError unless this is a snapshot, ConstraintError unless it has the vocabulary and length of `dev`."""
     if not isinstance(snapshot, Snapshot):
         raise TypeError(
-            f"snapshot must be a Snapshot, as publish() of LiveSids returns one, not a {type(snapshot).__name__}; of a "
+            f"snapshot must be a Snapshot, as publish() returns one, not a {type(snapshot).__name__}; of a "
             "filter refresh with its snapshot and give it to filtered(), of a Catalogue give its table"
         )
     if (snapshot.vocab_size, snapshot.fixed_length) != (dev.vocab_size, dev.length):

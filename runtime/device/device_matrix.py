@@ -56,7 +56,7 @@ class Origin:
     def __init__(self, table: SortedMatrix | TransitionTable | ShardedFiles | None) -> None:
         self._table = None if table is None else weakref.ref(table)
 
-    def made(self, table: SortedMatrix | TransitionTable | ShardedFiles) -> bool:
+    def made(self, table: object) -> bool:
         """Return whether a matrix, a table or files are these."""
         return self._table is not None and self._table() is table
 

@@ -194,7 +194,7 @@ class ReachedRows:
                     Advice(
                         "Forget those that are not needed any more, in a loop of your own with dev.keep(state) between "
                         "steps, otherwise with dev.keep() between calls, as a decoder keeps all that it comes to; "
-                        "where one call is too much, give it fewer sequences or a smaller max_length"
+                        "where one call is too much, give it fewer sequences or a smaller max_tokens"
                     )
                 ],
             )
@@ -367,7 +367,7 @@ def check_budgets(table: TransitionTable, budgets: bool) -> None:
     if budgets:
         raise ConstraintError(
             "how many tokens an end is away is not known of a table that is read on demand: put it without budgets, "
-            "let max_length be generous, and look at `valid`"
+            "let max_tokens be generous, and look at `valid`"
         )
 
 

@@ -58,7 +58,7 @@ def _check_budget(remaining: Array | None) -> None:
     if remaining is not None:
         raise ValueError(
             "remaining is for tables whose distances are known, and this one is read on demand: leave it out, let "
-            "max_length be generous, and look at `valid`"
+            "max_tokens be generous, and look at `valid`"
         )
 
 

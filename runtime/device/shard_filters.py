@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ...errors import Advice, ConstraintError
-from ...table.files_filter import FilesFilter
 from ...table.filter_bits import Runs, Words, count_before
-from ...table.sharded_files import ItemOrder
+from ...table.sharded_files import FilesFilter, ItemOrder
 from ...table.sharded_matrix import ShardedMatrix, ShardLayout
 from ...table.sid_filter import SidFilter
 from ...table.sorted_matrix import SortedMatrix
@@ -226,14 +225,14 @@ def _source(dev: DeviceShards, filters: Sequence[Any], join: Join) -> _Source:
     for one in filters:
         if not isinstance(one, kind):
             raise TypeError(
-                f"filters must be {kind.__name__}s, as filter_sids makes them{of_what}, not {type(one).__name__}"
+                f"filters must be {kind.__name__}s, as filter() makes them{of_what}, not {type(one).__name__}"
             )
         if not origin.made(one.files if isinstance(one, FilesFilter) else one.table):
             raise ConstraintError(
                 f"a filter is of {'other files than those' if in_files else 'another matrix than the one'} "
                 "on these devices",
                 argument="filters",
-                remedies=[Advice(f"Make it with filter_sids of the {'files' if in_files else 'matrix'} put there.")],
+                remedies=[Advice(f"Make it with filter() of the {'files' if in_files else 'matrix'} put there.")],
             )
     if not filters:
         raise ValueError("filters is empty: without any, use the matrix as it is")

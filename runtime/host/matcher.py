@@ -39,25 +39,31 @@ class Spelling(Protocol):
 
 
 class Matcher:
-    """One sequence that is being written under a table or a sorted matrix, on the host.
+    """One sequence that is being written under a constraint, on the host.
 
-    vocabulary: the one the table was compiled for; only `forced_tokens` needs it. max_tokens: the most tokens of the
-    sequence, EOS aside; masks then leave out what could not be complete within it, so that an end is always in
-    reach. may_complete: whether a `LazyTable` may be completed where its bounds do not say that an end is in reach,
-    which takes as long as `to_table`. Otherwise only tokens are allowed there behind which an end is known to be in
-    reach, and some of those that a table would allow are left out. A lazy table that is not small is never completed.
+    EOS stands for each end token of the table, see `Vocabulary.ends`: where the table allows one, it allows them all. A
+    matcher is not to be shared between threads; its table is. Of a sorted matrix nothing is built.
 
-    Raises VocabularyMismatchError for another vocabulary, ValueError if nothing is known to be as short as max_tokens.
+    Args:
+        table: A table, a lazy one, a sorted matrix, a snapshot, or a filter.
+        vocabulary: The one the table was compiled for; only `forced_tokens` needs it.
+        max_tokens: The most tokens of the sequence, EOS aside; masks then leave out what could not be complete within
+            it, so that an end is always in reach.
+        may_complete: Whether a `LazyTable` may be completed where its bounds do not say that an end is in reach, which
+            takes as long as `to_table`. Otherwise only tokens are allowed there behind which an end is known to be in
+            reach, and some of those that a table would allow are left out. A lazy table that is not small is never
+            completed.
 
-    EOS stands for each end token of the table, see `Vocabulary.ends`: where the table allows one, it allows them all.
+    Raises:
+        VocabularyMismatchError: The table was compiled for another vocabulary.
+        ValueError: Nothing is known to be as short as `max_tokens`.
 
-    A matcher is not to be shared between threads; its table is. Of a sorted matrix nothing is built.
-
-    >>> from maskwright import Vocabulary, compile_regex
-    >>> vocab = Vocabulary.from_bytes([b"", b"a", b"b", b"ab"], eos=0)
-    >>> m = Matcher(compile_regex("(ab)+", vocab))
-    >>> m.mask(), m.advance(3), m.is_accepting, m.advance(2), m.mask()
-    (array([10], dtype=uint32), True, True, False, array([11], dtype=uint32))
+    Examples:
+        >>> from maskwright import Vocabulary, compile_regex
+        >>> vocab = Vocabulary.from_bytes([b"", b"a", b"b", b"ab"], eos=0)
+        >>> m = Matcher(compile_regex("(ab)+", vocab))
+        >>> m.mask(), m.advance(3), m.is_accepting, m.advance(2), m.mask()
+        (array([10], dtype=uint32), True, True, False, array([11], dtype=uint32))
     """
 
     __slots__ = (
@@ -171,9 +177,13 @@ class Matcher:
         return max(0, self._max_tokens - len(self._tokens))
 
     def mask(self) -> NDArray[np.uint32]:
-        """Return the tokens allowed next, EOS included where accepting: uint32 (ceil(V / 32),).
+        """Return the tokens allowed next, EOS included where accepting.
 
-        Bit i of word w is token 32 * w + i. The array is read-only and may be shared: copy it to change it.
+        Returns:
+            uint32 (ceil(V / 32),): bit i of word w is token 32 * w + i. The array is read-only and may be shared.
+
+        Raises:
+            BudgetError: No text is known that ends within `max_tokens`, or a state exceeds the table's budget.
         """
         if self._max_tokens is None:
             return self._reader.mask(self._place)
@@ -260,25 +270,40 @@ class Matcher:
     def fill_bitmask(self, bitmask: Any, row: int = 0) -> None:
         """Write the tokens allowed next into a row of bitmasks that a batch shares, those of `mask`.
 
-        bitmask: int32 or uint32 (rows, words), words at least ceil(V / 32); a numpy array, or a torch tensor in the
-        host's memory. Words beyond the vocabulary become 0. Nothing else is written. `fill_bitmasks` fills many rows.
+        Words beyond the vocabulary become 0. Nothing else is written. `fill_bitmasks` fills many rows.
 
-        Raises TypeError for another array, IndexError for a row that there is not, ValueError if rows are too short.
+        Args:
+            bitmask: int32 or uint32 (rows, words), words at least ceil(V / 32); a numpy array, or a torch tensor in the
+                host's memory.
+            row: The row to write.
 
-        >>> from maskwright import Vocabulary, compile_regex
-        >>> m = Matcher(compile_regex("(ab)+", Vocabulary.from_bytes([b"", b"a", b"b", b"ab"], eos=0)))
-        >>> rows = np.full((2, 1), -1, np.int32)
-        >>> m.fill_bitmask(rows, 1)
-        >>> rows.tolist()
-        [[-1], [10]]
+        Raises:
+            TypeError: It is another array.
+            IndexError: There is no such row.
+            ValueError: Rows are too short.
+
+        Examples:
+            >>> from maskwright import Vocabulary, compile_regex
+            >>> m = Matcher(compile_regex("(ab)+", Vocabulary.from_bytes([b"", b"a", b"b", b"ab"], eos=0)))
+            >>> rows = np.full((2, 1), -1, np.int32)
+            >>> m.fill_bitmask(rows, 1)
+            >>> rows.tolist()
+            [[-1], [10]]
         """
         write_row(words_of_rows(bitmask), row, self.mask())
 
     def advance(self, token: int) -> bool:
-        """Take one more token and return True; False, with nothing changed, where it is not allowed.
+        """Take one more token, if it is allowed. After an end token only end tokens are.
 
-        After an end token only end tokens are allowed, again and again, as in a batch whose other rows go on.
-        Raises TypeError unless token is an integer, ValueError unless it is in 0 .. V - 1.
+        Args:
+            token: Its id.
+
+        Returns:
+            Whether it is allowed; if not, nothing changed.
+
+        Raises:
+            TypeError: It is no integer.
+            ValueError: It is outside 0 .. V - 1.
         """
         token = operator.index(token)
         is_far = self._max_tokens is None
@@ -312,9 +337,16 @@ class Matcher:
         return self._by_bounds and bool(self.mask()[token >> 5] >> (token & 31) & 1)  # one that must follow
 
     def accept_tokens(self, tokens: Iterable[int]) -> bool:
-        """Take tokens one after the other and return True; False, with nothing changed, where one is not allowed.
+        """Take tokens one after the other, if all are allowed.
 
-        Raises the errors of `advance`, with nothing changed.
+        Args:
+            tokens: Their ids.
+
+        Returns:
+            Whether they are; if not, nothing changed.
+
+        Raises:
+            ValueError: As in `advance`, with nothing changed.
         """
         before = len(self._tokens)
         taken = False
@@ -326,10 +358,16 @@ class Matcher:
         return taken
 
     def validate_tokens(self, tokens: Iterable[int]) -> int:
-        """Return how many of these tokens, such as a draft, may follow from the first on; the matcher stays as it is.
+        """Return how many of some tokens, such as a draft, may follow from the first on; the matcher stays as it is.
 
-        Nothing follows an end: tokens after EOS do not count. Raises the errors of `advance` for a token that it
-        comes to.
+        Args:
+            tokens: Their ids. Nothing follows an end: tokens after EOS do not count.
+
+        Returns:
+            How many.
+
+        Raises:
+            ValueError: As in `advance`, for a token that it comes to.
         """
         before = len(self._tokens)
         try:
@@ -341,7 +379,14 @@ class Matcher:
             self.rollback(len(self._tokens) - before)
 
     def accepts(self, tokens: Iterable[int]) -> bool:
-        """Return whether the sequence would be complete after these tokens; the matcher stays as it is."""
+        """Return whether the sequence would be complete after some tokens; the matcher stays as it is.
+
+        Args:
+            tokens: Their ids.
+
+        Returns:
+            Whether it would be.
+        """
         before = len(self._tokens)
         try:
             return all(self.advance(token) for token in tokens) and self.is_accepting
@@ -349,7 +394,14 @@ class Matcher:
             self.rollback(len(self._tokens) - before)
 
     def rollback(self, n: int) -> None:
-        """Take back the last n tokens, EOS among them. Raises ValueError if there are not as many."""
+        """Take back the last tokens, EOS among them.
+
+        Args:
+            n: How many.
+
+        Raises:
+            ValueError: There are not as many.
+        """
         n = operator.index(n)
         if not 0 <= n <= len(self._tokens):
             raise ValueError(f"cannot take back {n} tokens: {len(self._tokens)} have been taken")
@@ -398,9 +450,13 @@ class Matcher:
     # ------------------------------------------------------------------------------------------- jumping forward
 
     def forced_text(self) -> bytes:
-        """Return the bytes that every match goes on with from here: b"" if there is a choice, or an end is possible.
+        """Return the bytes that every match goes on with from here.
 
-        Raises ValueError without a vocabulary.
+        Returns:
+            The bytes, b"" if there is a choice, or an end is possible.
+
+        Raises:
+            ValueError: There is no vocabulary.
         """
         return forced_text(self._reader, self._place, self._spelling().tokens)
 
@@ -409,7 +465,18 @@ class Matcher:
 
         The segmentation is the tokenizer's own, see `Vocabulary.encode`. Its last token is left out where the text
         after it is open: the tokenizer might have made one token of it and of what follows. The matcher does not move.
-        Raises ValueError without a vocabulary.
+
+        Returns:
+            Token ids, [] if there is a choice.
+
+        Raises:
+            ValueError: There is no vocabulary.
+
+        Examples:
+            >>> from maskwright import Vocabulary, compile_regex
+            >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b"yes"], eos=0)
+            >>> Matcher(compile_regex("yes, [ab]", vocab), vocab).forced_tokens()
+            [257, 45]
         """
         text = whole_characters(self.forced_text())
         if not text:

@@ -61,6 +61,7 @@ def _of_filter(constraint: SidFilter, budgets: bool) -> HostReader[Any]:
         table = constraint.table
         if isinstance(table, SortedMatrix):
             return MatrixReader.of_filter(table.columns, table.vocab_size, constraint.rows)
+        assert isinstance(table, TransitionTable)
         return _of_ends(FilteredReader(table, constraint), table)
 
     return _complete.made(constraint, made)

@@ -107,7 +107,7 @@ def search_beams(
         ops=cast(Operations, search),
         batch=batch,
         beams=beams,
-        max_length=room,
+        max_tokens=room,
         length_penalty=config.length_penalty,
         count_eos=True,
         gather=gather,

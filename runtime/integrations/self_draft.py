@@ -205,7 +205,7 @@ def self_draft_search(
     """Return the `beams` best sequences that the head drafts for each input, after one pass of the model.
 
     prefill: called once, with the head's placeholders. dev: from `torch_ops.put`, what is valid. options: those of
-    `beam_search`. Without max_length sequences have as many tokens as the head has levels; "none" drafts max_length
+    `beam_search`. Without max_tokens sequences have as many tokens as the head has levels; "none" drafts max_tokens
     tokens, and "end" as many as the members have.
     verify "step": under dev at every step, so that each draft is a member and the best are found. "end": beam search
     over the head alone, and then one look-up of all drafts; what is no member is not valid and the rest keeps its
@@ -213,7 +213,7 @@ def self_draft_search(
     then drafted, at least `beams`, its default. "none": all drafts, members or not; dev is not looked at.
 
     Raises ValueError where at the end sequences of different lengths would be verified, as free drafts have one length,
-    or where max_length is less than that.
+    or where max_tokens is less than that.
     """
     if verify not in get_args(Verification):
         raise ValueError(f"verify is {verify!r}: choose one of {', '.join(get_args(Verification))}")
@@ -231,7 +231,7 @@ def self_draft_search(
         raise VocabularyMismatchError(
             f"the head has a vocabulary of {head.vocab_size}, the set one of {dev.vocab_size}: it is another one's"
         )
-    most = options.pop("max_length", None)
+    most = options.pop("max_tokens", None)
     length = most if most is not None else head.levels - (verify == "step" and dev.eos is not None)
     if verify == "end":
         length = dev.fixed_length
@@ -242,7 +242,7 @@ def self_draft_search(
             )
         if most is not None and most < length:
             raise ValueError(
-                f"max_length={most} is less than all sequences of the set have, {length} tokens: nothing could be "
+                f"max_tokens={most} is less than all sequences of the set have, {length} tokens: nothing could be "
                 "complete"
             )
     hidden = prefill(head.placeholders)
@@ -254,7 +254,7 @@ def self_draft_search(
         ops=torch_ops,
         batch=hidden.shape[0],
         beams=drafts or beams,
-        max_length=length,
+        max_tokens=length,
         **options,
     )
     return _members(found, dev, beams) if verify == "end" else found

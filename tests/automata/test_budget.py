@@ -21,7 +21,7 @@ def test_waiting_costs_nothing_and_work_does():
     time.sleep(0.1)
     meter.check(doing="waiting")
     spin(0.06)
-    with pytest.raises(mw.BudgetError) as raised:
+    with pytest.raises(mw.errors.BudgetError) as raised:
         meter.check(doing="working")
     assert (raised.value.limit, raised.value.allowed) == ("seconds", 0.05)
     assert raised.value.reached > 0.05

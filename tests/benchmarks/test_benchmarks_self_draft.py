@@ -45,7 +45,7 @@ def test_ordinary_search_takes_one_pass_a_level_and_finds_what_the_decoder_s_own
         assert len(set(counts.tolist())) > 1  # histories of different lengths, so that padding is in the way
         step, cache = network.decoder(blocks, counts, 10)
         expected = beam_search(
-            step, cache, valid.table, ops=torch_ops, batch=len(rows), beams=10, max_length=data.catalogue.length
+            step, cache, valid.table, ops=torch_ops, batch=len(rows), beams=10, max_tokens=data.catalogue.length
         )
     finally:
         torch.set_default_dtype(torch.float32)

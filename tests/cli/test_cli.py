@@ -207,7 +207,7 @@ def same(a, b):
 
 def test_a_regex_is_compiled_as_in_python_and_inspected(tokenizer, vocab, tmp_path):
     printed = run_well("compile", "regex", DATE, "--tokenizer", tokenizer, "--eos", 0, "-o", tmp_path / "t")
-    table = mw.TransitionTable.load(tmp_path / "t", vocabulary=vocab.fingerprint)
+    table = mw.TransitionTable.load(tmp_path / "t", vocabulary=vocab)
     assert same(table, mw.compile_regex(DATE, vocab, lazy=False))
     assert table.accepts([*vocab.encode("2024-07"), 0])
     assert f" {table.num_states:,} states, " in printed
@@ -301,7 +301,7 @@ def test_a_schema_is_compiled_as_in_python_and_inspected(tokenizer, vocab, tmp_p
         expected = mw.compile_json_schema(
             SCHEMA, vocab, allow=["uniqueItems"], documents=documents, **options
         ).to_table()
-        table = mw.TransitionTable.load(tmp_path / "t", vocabulary=vocab.fingerprint)
+        table = mw.TransitionTable.load(tmp_path / "t", vocabulary=vocab)
         assert same(table, expected)
         assert table.depth == expected.depth
         assert table.accepts([*vocab.encode(text), 0])
@@ -374,7 +374,7 @@ def test_a_grammar_is_compiled_as_in_python(tokenizer, vocab, tmp_path, name, te
     (tmp_path / name).write_text(text)
     to = ("--tokenizer", tokenizer, "--eos", 0, "-o", tmp_path / "t")
     printed = run_well("compile", "grammar", file, *arguments, *to, stdin=text)
-    table = mw.TransitionTable.load(tmp_path / "t", vocabulary=vocab.fingerprint)
+    table = mw.TransitionTable.load(tmp_path / "t", vocabulary=vocab)
     assert same(table, mw.compile_grammar(text.removeprefix("\ufeff"), vocab, **options).to_table())
     assert table.accepts([*vocab.encode(member), 0])
     assert f" {table.num_states:,} states, " in printed
@@ -439,7 +439,7 @@ def test_text_with_tags_is_compiled_as_in_python(tokenizer, vocab, tmp_path):
     known = {"u:a": {"type": "null"}}
     for text, name in ((None, tmp_path / "tags.json"), (TAGS, "-")):
         printed = run_well("compile", "tags", name, "--whitespace", "compact", "--depth", 5, *to, stdin=text)
-        table = mw.TransitionTable.load(tmp_path / "t", vocabulary=vocab.fingerprint)
+        table = mw.TransitionTable.load(tmp_path / "t", vocabulary=vocab)
         made = mw.compile_structural_tag(TAGS, vocab, whitespace="compact", depth=5, documents=known)
         assert same(table, made.to_table())
         assert f" {table.num_states:,} states, " in printed

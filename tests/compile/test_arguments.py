@@ -42,7 +42,7 @@ def end_late(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_compilation_that_ends_late_is_an_error(door: str, monkeypatch: pytest.MonkeyPatch) -> None:
     DOORS[door](VOCAB)  # so that all that is made once is there
     end_late(monkeypatch)
-    with pytest.raises(mw.BudgetError) as raised:
+    with pytest.raises(mw.errors.BudgetError) as raised:
         DOORS[door](VOCAB, budget=mw.Budget(seconds=0.4))
     assert (raised.value.limit, raised.value.allowed) == ("seconds", 0.4)
     assert raised.value.reached > 0.4
@@ -53,12 +53,12 @@ def test_the_arrays_of_a_lazy_table_that_end_late_are_an_error(door: str, monkey
     table: Any = DOORS[door](VOCAB, budget=mw.Budget(seconds=0.4))
     with monkeypatch.context() as late:
         end_late(late)
-        with pytest.raises(mw.BudgetError):
+        with pytest.raises(mw.errors.BudgetError):
             table.to_table()
     assert table.to_table().num_states
 
 
 def test_an_error_of_a_compilation_that_ends_late_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     end_late(monkeypatch)
-    with pytest.raises(mw.RegexError):
+    with pytest.raises(mw.errors.RegexError):
         mw.compile_regex("(", VOCAB, budget=mw.Budget(seconds=0.4))

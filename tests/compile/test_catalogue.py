@@ -49,7 +49,7 @@ def test_beams_become_items_in_the_order_of_their_scores(kind, ids):
     def step(tokens: Any, cache: Any, t: int) -> Any:
         return np.repeat(model[t], len(tokens) // 2, axis=0), cache
 
-    beams = beam_search(step, None, dev, ops=numpy_ops, batch=2, beams=6, max_length=3)
+    beams = beam_search(step, None, dev, ops=numpy_ops, batch=2, beams=6, max_tokens=3)
     assert beams.valid.sum(-1).tolist() == [4, 4]
     rows = [tuple(row) for row in SIDS.tolist()]
     for b, found in enumerate(catalogue.items(beams)):
@@ -61,7 +61,7 @@ def test_beams_become_items_in_the_order_of_their_scores(kind, ids):
         assert [score for _, score in pairs] == sorted((score for _, score in pairs), reverse=True)
         assert pairs[0][1] == beams.scores[b, 0]
     drawn = sample_sequences(
-        step, None, dev, np.random.default_rng(0), ops=numpy_ops, batch=2, samples=5, max_length=3
+        step, None, dev, np.random.default_rng(0), ops=numpy_ops, batch=2, samples=5, max_tokens=3
     )  # fmt: skip
     best = drawn.log_probs.argmax(-1)
     for b, found in enumerate(catalogue.items(drawn)):
@@ -94,7 +94,7 @@ def test_no_result_is_lost_to_items_that_a_row_leaves_out(kind):
         return np.repeat(model[t], len(tokens) // 2, axis=0), cache
 
     dev = numpy_ops.put(catalogue.table)
-    options: dict[str, Any] = {"ops": numpy_ops, "batch": 2, "beams": 20, "max_length": 4}
+    options: dict[str, Any] = {"ops": numpy_ops, "batch": 2, "beams": 20, "max_tokens": 4}
     seen = [row[:30] for row in catalogue.items(beam_search(step, None, dev, **options))]
     filters = [catalogue.without(seen[0]), catalogue.without(["item-1000"])]
     found = beam_search(step, None, numpy_ops.filtered(dev, filters), **options)
@@ -107,7 +107,7 @@ def test_no_result_is_lost_to_items_that_a_row_leaves_out(kind):
     assert {of_ids[item] for item in left} == expected  # each beam has an item that is kept
     assert catalogue.items(found.states[0], filters=filters[0]) == left
     assert [pair[0] for pair in catalogue.ranked(found, filters=filters)[0]] == left
-    with pytest.raises(mw.ConstraintError, match="filters is of another catalogue"):
+    with pytest.raises(mw.errors.ConstraintError, match="filters is of another catalogue"):
         catalogue.items(found, filters=mw.Catalogue.of(sids, range(200), 4, kind=kind).without([1]))
     with pytest.raises(ValueError, match="3 filters for 2 rows"):
         catalogue.items(found, filters=filters[:1] * 3)
@@ -141,7 +141,7 @@ def test_a_catalogue_comes_back_from_its_file(kind, ids, tmp_path):
     states = made.states(SIDS + OFFSETS)
     assert read.items(states) == made.items(states)
     assert type(read.table) is type(made.table)
-    with pytest.raises(mw.VocabularyMismatchError, match="compiled for vocabulary"):
+    with pytest.raises(mw.errors.VocabularyMismatchError, match="compiled for vocabulary"):
         mw.Catalogue.load(tmp_path / "items.catalogue", vocabulary=mw.Vocabulary.from_bytes([b"a", b""], eos=1))
 
 
@@ -152,20 +152,20 @@ def test_damaged_files_and_files_of_other_kinds_are_refused(tmp_path):
     whole = path.read_bytes()
     for at in range(100, len(whole), len(whole) // 7):
         path.write_bytes(whole[:at])
-        with pytest.raises(mw.TableFileError, match="truncated"):
+        with pytest.raises(mw.errors.TableFileError, match="truncated"):
             mw.Catalogue.load(path)
     changed = bytearray(whole)
     changed[whole.rindex("ütz".encode()) + 2] ^= 1
     path.write_bytes(changed)
-    with pytest.raises(mw.TableFileError, match="was changed"):
+    with pytest.raises(mw.errors.TableFileError, match="was changed"):
         mw.Catalogue.load(path)
     with pytest.raises(FileNotFoundError, match="no catalogue"):
         mw.Catalogue.load(tmp_path / "none")
     made.table.save(path)
-    with pytest.raises(mw.TableFileError, match="for a catalogue"):
+    with pytest.raises(mw.errors.TableFileError, match="for a catalogue"):
         mw.Catalogue.load(path)
     made.save(path)
-    with pytest.raises(mw.TableFileError, match="for a table"):
+    with pytest.raises(mw.errors.TableFileError, match="for a table"):
         mw.TransitionTable.load(path)
 
 
@@ -188,10 +188,10 @@ def test_codes_are_tokens_by_name():
     assert catalogue.code_tokens.codes(np.array([[32, 33, -1]])).tolist() == [[-1, 1, -1]]
     assert catalogue.code_tokens.tokens(np.array([3, 1, 0])).tolist() == [30, 33, 35]
     with pytest.raises(
-        mw.ConstraintError, match="row 0 has code 1 at position 0, for which the catalogue has no token"
+        mw.errors.ConstraintError, match="row 0 has code 1 at position 0, for which the catalogue has no token"
     ):
         catalogue.code_tokens.tokens(np.array([[1, 1, 0]]))
-    with pytest.raises(mw.ConstraintError, match="no token of the name 'zero', 'one', 'two'"):
+    with pytest.raises(mw.errors.ConstraintError, match="no token of the name 'zero', 'one', 'two'"):
         mw.Catalogue.of(SIDS, NUMBERS, names=names, vocabulary=named_vocabulary(3))
 
 
@@ -238,7 +238,7 @@ def test_semantic_ids_may_be_names_of_tokens(form):
     ],
 )
 def test_wrong_names_are_named(sids, options, said):
-    with pytest.raises(mw.ConstraintError, match=said):
+    with pytest.raises(mw.errors.ConstraintError, match=said):
         mw.Catalogue.of(sids, [1, 2], **({"vocabulary": named_vocabulary()} | options))
 
 
@@ -251,10 +251,10 @@ def test_names_of_tokens_are_read_from_parquet(tmp_path):
         read = mw.Catalogue.from_parquet(tmp_path, sids=sids, items="item", vocabulary=named_vocabulary())
         assert read.items(read.states(np.array([[31, 32], [30, 33]]))) == [8, 7, 9]
     with pytest.raises(
-        mw.ConstraintError, match=r"rows.parquet: the vocabulary has no token of the name '<b_1>', '<b_2>'\. Add"
+        mw.errors.ConstraintError, match=r"rows.parquet: the vocabulary has no token of the name '<b_1>', '<b_2>'\. Add"
     ):
         mw.Catalogue.from_parquet(tmp_path, sids="sid", items="item", vocabulary=named_vocabulary(6))
-    with pytest.raises(mw.ConstraintError, match="leave names and offsets out"):
+    with pytest.raises(mw.errors.ConstraintError, match="leave names and offsets out"):
         mw.Catalogue.from_parquet(tmp_path, sids="sid", items="item", vocabulary=named_vocabulary(), offsets=1)
 
 
@@ -287,7 +287,7 @@ def test_names_of_tokens_are_read_from_parquet(tmp_path):
 )
 def test_what_is_no_catalogue_is_refused(options, said):
     given = {"sids": SIDS, "items": NUMBERS, "vocab_size": 120} | options
-    with pytest.raises(mw.ConstraintError, match=said):
+    with pytest.raises(mw.errors.ConstraintError, match=said):
         mw.Catalogue.of(**given)
 
 
@@ -372,13 +372,17 @@ def test_arrow_files_are_refused_with_the_line_that_converts_them(kind, tmp_path
             writer.write_table(table)
     options = {"sids": ["c0", "c1"], "items": "item"}
     for source in (folder, path):
-        with pytest.raises(mw.DataError, match=r"is an Arrow file: catalogues and shards are built from P") as caught:
+        with pytest.raises(
+            mw.errors.DataError, match=r"is an Arrow file: catalogues and shards are built from P"
+        ) as caught:
             mw.Catalogue.from_parquet(source, 5, **options)
-        with pytest.raises(mw.DataError, match=r"is an Arrow file: catalogues and shards are built from Parquet"):
-            mw.build_shards(source, tmp_path / "out", 5, shards=1, **options)
+        with pytest.raises(
+            mw.errors.DataError, match=r"is an Arrow file: catalogues and shards are built from Parquet"
+        ):
+            mw.Catalogue.build_shards(source, tmp_path / "out", 5, shards=1, **options)
     if kind != "stream":  # whatever its name is
         other = path.rename(folder / "items.parquet")
-        with pytest.raises(mw.DataError, match="is an Arrow file"):
+        with pytest.raises(mw.errors.DataError, match="is an Arrow file"):
             mw.Catalogue.from_parquet(other, 5, **options)
         other.rename(path)
     command = caught.value.remedies[0].text.removeprefix("Convert such files: ")
@@ -394,7 +398,7 @@ def test_named_codes_are_read_from_parquet(folder):
         folder, sids="sid", items="number", names=names, vocabulary=vocabulary, progress=True
     )
     assert read.items(read.states(np.array([[30, 33, 35], [31, 32, 36]]))) == [10, 11, 9, 12]
-    with pytest.raises(mw.ConstraintError, match="leave one out"):
+    with pytest.raises(mw.errors.ConstraintError, match="leave one out"):
         mw.Catalogue.from_parquet(folder, sids="sid", items="number", names=names, vocabulary=vocabulary, offsets=1)
 
 
@@ -407,12 +411,12 @@ def test_wrong_rows_of_parquet_files_are_named(folder, monkeypatch):
         with pytest.raises(error, match=said):
             mw.Catalogue.from_parquet(source, **given)
 
-    refused(mw.ConstraintError, r"part-0.parquet has no column 'id'; it has sid, number", items="id")
-    refused(mw.ConstraintError, "row 0 has code 3 at position 0, outside 0 .. 1", vocab_size=2)
+    refused(mw.errors.ConstraintError, r"part-0.parquet has no column 'id'; it has sid, number", items="id")
+    refused(mw.errors.ConstraintError, "row 0 has code 3 at position 0, outside 0 .. 1", vocab_size=2)
     refused(FileNotFoundError, "no file and no folder", source=folder / "none")
     (folder / "empty").mkdir()
     refused(FileNotFoundError, r"no file \*.parquet", source=folder / "empty")
-    refused(mw.ConstraintError, "no rows", source=folder / "day=1/part-1.parquet")
+    refused(mw.errors.ConstraintError, "no rows", source=folder / "day=1/part-1.parquet")
     monkeypatch.setattr("maskwright.compile.parquet._BATCH", 2)
     broken = folder / "day=3.parquet"
     for sid, number, said in [
@@ -422,16 +426,16 @@ def test_wrong_rows_of_parquet_files_are_named(folder, monkeypatch):
         ([[1.5, 1, 1]] * 4, [1, 2, 3, 4], "day=3.parquet: the column holds lists of double"),
     ]:
         pq.write_table(pa.table({"sid": sid, "number": number}), broken)
-        refused(mw.ConstraintError, said)
+        refused(mw.errors.ConstraintError, said)
     broken.write_bytes(b"PAR1 and no more")
-    refused(mw.DataError, "day=3.parquet cannot be read")
+    refused(mw.errors.DataError, "day=3.parquet cannot be read")
 
 
 def test_without_pyarrow_its_lack_is_named(tmp_path):
     code = (
         "import sys; sys.modules['pyarrow'] = None\nimport maskwright as mw\n"
         f"try: mw.Catalogue.from_parquet({str(tmp_path)!r}, 9, sids='a', items='b')\n"
-        "except mw.MissingDependencyError as error: print(error)"
+        "except mw.errors.MissingDependencyError as error: print(error)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "needs pyarrow: pip install 'maskwright[arrow]'" in out.stdout
@@ -465,11 +469,11 @@ def test_arrow_columns_are_ids():
     ]:
         assert list(ItemIds.of(column)) == ids
     for column, said in [(pa.array([1.5]), "holds double"), (pa.array(["a", None]), "row 1 has no item id")]:
-        with pytest.raises(mw.ConstraintError, match=said):
+        with pytest.raises(mw.errors.ConstraintError, match=said):
             ItemIds.of(column)
-    with pytest.raises(mw.ConstraintError, match="pass one column"):
+    with pytest.raises(mw.errors.ConstraintError, match="pass one column"):
         ItemIds.of(pa.table({"a": [1]}))
-    with pytest.raises(mw.ConstraintError, match="make all of them one kind"):
+    with pytest.raises(mw.errors.ConstraintError, match="make all of them one kind"):
         ItemIds.joined([ItemIds.of([1]), ItemIds.of(["a"])])
 
 
@@ -485,5 +489,5 @@ def test_items_under_a_filter_are_the_kept_ones(kind):
     kept, states = catalogue.filter([False, True, True]), catalogue.states([[3, 1], [3, 0]])
     assert catalogue.items(states, filters=kept) == ["c", "b"]
     other = mw.Catalogue.of([[3, 1], [3, 0], [3, 1]], ["a", "b", "c"], 8, kind=kind)
-    with pytest.raises(mw.ConstraintError, match="of another catalogue"):
+    with pytest.raises(mw.errors.ConstraintError, match="of another catalogue"):
         other.items(states, filters=kept)

@@ -49,7 +49,7 @@ SOURCES = {
 def test_a_hostile_source_ends_in_time(name):
     compile_, source = SOURCES[name]
     began = time.thread_time()
-    with pytest.raises(mw.BudgetError) as raised:
+    with pytest.raises(mw.errors.BudgetError) as raised:
         compile_(source, VOCAB, budget=BUDGET)
     assert raised.value.limit == "seconds"
     assert time.thread_time() - began < 3  # collecting garbage of all tests before it takes part of that
@@ -90,7 +90,7 @@ def test_a_large_source_is_never_read_for_long_without_a_look_at_the_deadline(na
     monkeypatch.setattr(deadline, "is_any_late", seen_late)
     monkeypatch.setattr(Meter, "check", seen_check)
     with uncollected():  # a collection walks what all tests of the process left
-        with contextlib.suppress(mw.BudgetError):
+        with contextlib.suppress(mw.errors.BudgetError):
             compile_(source, VOCAB, budget=mw.Budget(seconds=60))
         looked.append(time.thread_time())
     assert np.diff(looked).max() < 1
@@ -99,7 +99,7 @@ def test_a_large_source_is_never_read_for_long_without_a_look_at_the_deadline(na
 def test_what_is_kept_of_objects_with_keys_of_their_own_counts_as_bytes():
     schema = {"enum": [{f"k{i}": i} for i in range(5_000)]}
     began = time.thread_time()
-    with pytest.raises(mw.BudgetError) as raised:
+    with pytest.raises(mw.errors.BudgetError) as raised:
         mw.compile_json_schema(schema, VOCAB, lazy=False, budget=mw.Budget(seconds=20, bytes=20_000_000))
     assert raised.value.limit == "bytes"
     assert time.thread_time() - began < 3
@@ -124,7 +124,7 @@ def test_what_has_no_table_in_time_is_read_at_once(name, right, wrong):
 
 def test_a_grammar_of_many_brackets_is_refused_for_its_depth():
     began = time.thread_time()
-    with pytest.raises(mw.GrammarError) as raised:
+    with pytest.raises(mw.errors.GrammarError) as raised:
         mw.compile_grammar("start: " + "(" * 300_000 + '"a"', VOCAB, budget=BUDGET)
     assert raised.value.limit == "depth"
     assert time.thread_time() - began < 3
@@ -133,7 +133,7 @@ def test_a_grammar_of_many_brackets_is_refused_for_its_depth():
 def test_a_rule_of_many_symbols_in_a_row_ends_in_time():
     grammar = "root ::= " + "a b " * 50_000 + '\na ::= "x" | "y"\nb ::= "z" | "u"'
     began = time.thread_time()
-    with contextlib.suppress(mw.BudgetError):  # a quick machine reads it within its second
+    with contextlib.suppress(mw.errors.BudgetError):  # a quick machine reads it within its second
         mw.compile_grammar(grammar, VOCAB, syntax="gbnf", budget=mw.Budget(seconds=1))
     assert time.thread_time() - began < 3
 
@@ -162,7 +162,7 @@ def test_binding_many_states_to_many_tokens_ends_in_time():
     assert vocabulary.trie is not None
     meter = mw.Budget(seconds=0.2).begin()
     began = time.thread_time()
-    with pytest.raises(mw.BudgetError) as raised, meter:
+    with pytest.raises(mw.errors.BudgetError) as raised, meter:
         bind(dfa, vocabulary, source="", meter=meter)
     assert raised.value.limit == "seconds"
     assert time.thread_time() - began < 0.8

@@ -11,6 +11,7 @@ import pytest
 import maskwright as mw
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode import beam_search
+from maskwright.table.live_sids import LiveSids
 from tests.table.test_sorted_matrix import some_logits
 
 V, L, CODES = 24, 3, 6
@@ -24,7 +25,7 @@ class Shop:
         self.rng, self.strings, self.made = np.random.default_rng(seed), strings, 0
         codes, ids = self.draw(60)
         self.catalogue = mw.Catalogue.of(codes, ids, vocab_size=V, offsets=OFFSETS, kind="matrix")
-        self.live = mw.LiveCatalogue(self.catalogue, capacity=200, widths=(200,) * L)
+        self.live = self.catalogue.live(capacity=200, widths=(200,) * L)
         self.rows: list[Any] = list(zip(ids, map(tuple, codes.tolist()), strict=True))
 
     def draw(self, count: int) -> tuple[np.ndarray, list[Any]]:
@@ -62,17 +63,17 @@ def test_items_that_are_kept_come_back_and_no_others(strings):
         shop.update()
         if at % 5 == 4:
             shop.live.compact()
-            assert shop.live.num_delta == 0
+            assert shop.live.num_added == 0
         shop.update()
         now = shop.live.publish()
         dev = numpy_ops.refreshed(dev, now.table)
-        assert shop.live.num_items == sum(item is not None for item in shop.rows)
+        assert now.num_items == sum(item is not None for item in shop.rows)
         keeps = [shop.rng.random(len(shop.rows)) < share for share in (0.6, 0.2)]
         a, b = (now.filter(keep) for keep in keeps)
         filters = [a, b, a & b, a | b, ~a]
         wanted = [keeps[0], keeps[1], keeps[0] & keeps[1], keeps[0] | keeps[1], ~keeps[0]]
         found = beam_search(
-            step, None, numpy_ops.filtered(dev, filters), ops=numpy_ops, batch=5, beams=400, max_length=L
+            step, None, numpy_ops.filtered(dev, filters), ops=numpy_ops, batch=5, beams=400, max_tokens=L
         )
         for row, (items, keep) in enumerate(zip(now.items(found, filters=filters), wanted, strict=True)):
             expected = [item for item, one in zip(shop.rows, keep, strict=True) if item is not None and one]
@@ -80,11 +81,11 @@ def test_items_that_are_kept_come_back_and_no_others(strings):
             assert int(found.valid[row].sum()) == len({codes for _, codes in expected})  # none leads to no item
             best = tuple((found.tokens[row, 0] - OFFSETS).tolist())
             assert items[: len(shop.of(best, keep))] == shop.of(best, keep)
-        whole = beam_search(step, None, dev, ops=numpy_ops, batch=1, beams=400, max_length=L)
+        whole = beam_search(step, None, dev, ops=numpy_ops, batch=1, beams=400, max_tokens=L)
         everything = sorted(item[0] for item in shop.rows if item is not None)
         assert sorted(now.items(whole)[0]) == everything
         assert sorted(now.items(now.states(whole.tokens[0][whole.valid[0]]))) == everything
-        before.append((now, everything, whole, shop.live.catalogue()))
+        before.append((now, everything, whole, shop.live.fixed()))
     for then, everything, whole, saved in before:  # what was published stays what it was
         assert sorted(then.items(whole)[0]) == everything
         assert sorted(saved.ids) == everything
@@ -126,26 +127,27 @@ def test_what_cannot_be_done_is_refused_by_name_and_changes_nothing(tmp_path):
         (lambda: shop.live.insert([[0, 0, 0]], [5]), "item ids must be strings"),
         (lambda: shop.live.insert([[0, 0, 0]], ["a", "b"]), "2 item ids for 1 semantic IDs"),
         (lambda: shop.live.insert([[0, 0, 99]], ["a"]), "code 99 at position 2"),
-        (lambda: shop.live.publish().save(tmp_path / "no"), "has no file"),
-        (lambda: mw.LiveCatalogue(shop.live.publish()), "has another table"),
+        (lambda: shop.live.live(), "has another table"),
+        (lambda: shop.catalogue.insert([[0, 0, 0]], ["a"]), "is fixed: its items neither come nor go"),
+        (lambda: shop.catalogue.publish(), "is fixed"),
+        (lambda: mw.Catalogue.of([[0]], ["a"], 4).live(), "has another table"),
+        (lambda: shop.live.shards(2), "shards are of sorted matrices"),
         (lambda: shop.live.publish().filter([True]), r"keep has shape \(1,\), .* each of the 60 rows of items"),
         (lambda: shop.live.publish().items([0], filters=shop.catalogue.filter([True] * 60)), "of another catalogue"),
     ):
-        with pytest.raises(mw.ConstraintError, match=message):
+        with pytest.raises(mw.errors.ConstraintError, match=message):
             change()
-    with pytest.raises(TypeError, match="must be a Catalogue"):
-        mw.LiveCatalogue(shop.catalogue.table)
-    assert shop.live.num_items == 60
-    assert shop.live.num_delta == 0
+    assert shop.live.publish().num_items == 60
+    assert shop.live.num_added == 0
     with pytest.raises(TypeError, match="knows sequences, not items"):
-        mw.LiveSids(shop.catalogue.table).publish().input_rows([0])
-    with pytest.raises(mw.TableError, match="knows no items"):
-        mw.Catalogue(mw.LiveSids(shop.catalogue.table).publish(), shop.catalogue.ids, shop.catalogue.code_tokens)
-    shop.live.catalogue().save(tmp_path / "file")
+        LiveSids(shop.catalogue.table).publish().input_rows([0])
+    with pytest.raises(mw.errors.TableError, match="knows no items"):
+        mw.Catalogue(LiveSids(shop.catalogue.table).publish(), shop.catalogue.ids, shop.catalogue.code_tokens)
+    shop.live.fixed().save(tmp_path / "file")
     assert list(mw.Catalogue.load(tmp_path / "file").ids) == [item for item, _ in shop.rows]
     shop.live.delete([item for item, _ in shop.rows])
-    with pytest.raises(mw.ConstraintError, match="no item left"):
-        shop.live.catalogue()
+    with pytest.raises(mw.errors.ConstraintError, match="no item left"):
+        shop.live.fixed()
 
 
 def test_updates_and_snapshots_go_on_while_a_thread_compacts():
@@ -172,15 +174,15 @@ def test_updates_and_snapshots_go_on_while_a_thread_compacts():
 
 
 def of_codes(codes, ids, vocab_size):
-    return mw.LiveCatalogue(mw.Catalogue.of(codes, ids, vocab_size, kind="matrix"), capacity=10)
+    return mw.Catalogue.of(codes, ids, vocab_size, kind="matrix").live(capacity=10)
 
 
 def test_a_filter_is_taken_over_within_its_catalogue_alone():
     one, other = (of_codes([[3, 1], [3, 0]], ["a", "b"], 8) for _ in range(2))
     kept = one.publish().filter([True, False])
-    with pytest.raises(mw.ConstraintError, match="of another live catalogue"):
+    with pytest.raises(mw.errors.ConstraintError, match="of another live catalogue"):
         kept.at(other.publish().table, new=False)
-    with pytest.raises(mw.ConstraintError, match="with other tokens"):
+    with pytest.raises(mw.errors.ConstraintError, match="with other tokens"):
         kept.at(of_codes([[3, 1, 1]], ["a"], 8).publish().table, new=False)
     one.insert([[2, 2]], ["c"])
     assert kept.at(one.publish().table, new=np.True_).num_sequences == 2
@@ -192,4 +194,18 @@ def test_nothing_that_comes_changes_nothing():
     live = of_codes([[3, 1], [3, 0]], ["a", "b"], 8)
     live.insert([], [])
     live.insert(np.empty((0, 2), int), [])
-    assert live.num_items == 2
+    assert live.publish().num_items == 2
+
+
+def test_a_version_stays_what_it_is_and_all_have_one_store():
+    first = of_codes([[3, 1], [3, 0]], ["a", "b"], 8)
+    first.insert([[2, 2]], ["c"])
+    second = first.publish()
+    second.delete(["a"])
+    third = first.publish()
+    assert [list(each.items(each.states([[3, 1], [2, 2]]))) for each in (first, second, third)] == [
+        ["a"], ["a", "c"], ["c"],
+    ]  # fmt: skip
+    assert [(each.num_items, len(each)) for each in (first, second, third)] == [(2, 2), (3, 3), (2, 3)]
+    assert list(first.fixed().ids) == list(third.fixed().ids) == ["b", "c"]
+    assert third.fixed().fixed().num_items == 2

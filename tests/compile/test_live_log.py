@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 import maskwright as mw
-from maskwright.compile.live_file import read_live
+from maskwright.compile.catalogue_file import read_live
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode import beam_search
 from maskwright.table import file, live_sids, update_log
+from maskwright.table.live_sids import LiveSids
+from maskwright.table.sorted_matrix import SortedMatrix
 from tests.table.test_sorted_matrix import some_logits
 
 V, L, CODES = 24, 3, 6
@@ -33,7 +35,7 @@ class Shop:
             codes, ids, vocab_size=V, offsets=OFFSETS, kind="matrix", metadata={"of": "a shop"}
         )
         self.log = folder / "log"
-        self.live = mw.LiveCatalogue(self.catalogue, log=self.log, **OPTIONS)
+        self.live = self.catalogue.live(log=self.log, **OPTIONS)
         self.rows: Rows = list(zip(ids, map(tuple, codes.tolist()), strict=True))
 
     def draw(self, count: int) -> tuple[np.ndarray, list[Any]]:
@@ -55,14 +57,14 @@ class Shop:
             self.rows[row] = None
 
 
-def opened(folder: Path, catalogue: mw.Catalogue) -> mw.LiveCatalogue:
+def opened(folder: Path, catalogue: mw.Catalogue) -> mw.Catalogue:
     """What is there after a crash that left a folder."""
     if (folder / "base").exists():
-        return mw.LiveCatalogue.load(folder / "base", log=folder / "log", **OPTIONS)
-    return mw.LiveCatalogue(catalogue, log=folder / "log", **OPTIONS)
+        return mw.Catalogue.open(folder / "base", log=folder / "log", **OPTIONS)
+    return catalogue.live(log=folder / "log", **OPTIONS)
 
 
-def check(live: mw.LiveCatalogue, rows: Rows) -> None:
+def check(live: mw.Catalogue, rows: Rows) -> None:
     """Hold a live catalogue against rows: by number, by sequence, by id and in what a search finds."""
     now = live.publish()
     assert now.table.items.live.tolist() == [item is not None for item in rows]
@@ -73,8 +75,8 @@ def check(live: mw.LiveCatalogue, rows: Rows) -> None:
     for each in codes:
         wanted = [rows[row][0] for row in there if rows[row][1] == each]
         assert now.items(now.states([np.add(each, OFFSETS).tolist()])) == wanted
-    assert live.num_items == len(there)
-    saved = live.catalogue()
+    assert now.num_items == len(there)
+    saved = live.fixed()
     assert list(saved.ids) == [rows[row][0] for row in there]
     assert (saved.metadata, saved.code_tokens.offsets) == ({"of": "a shop"}, tuple(OFFSETS))
 
@@ -90,21 +92,21 @@ def test_every_byte_of_a_log_may_be_the_last(strings, tmp_path):
     data, copy = shop.log.read_bytes(), tmp_path / "copy"
     for size in range(len(data) + 1):
         copy.write_bytes(data[:size])
-        again = mw.LiveCatalogue(shop.catalogue, log=copy, **OPTIONS)
+        again = shop.catalogue.live(log=copy, **OPTIONS)
         wanted = [rows for end, rows in states if end <= size] or [states[0][1]]
         check(again, wanted[-1])
         again.close()
     copy.write_bytes(data[:-1])
-    again = mw.LiveCatalogue(shop.catalogue, log=copy, **OPTIONS)
+    again = shop.catalogue.live(log=copy, **OPTIONS)
     new = ["new", "new"] if strings else [5000, 5000]
     again.insert([[1, 2, 3], [0, 0, 0]], new)  # written behind the last whole update
     again.close()
     rows = states[-2][1] + list(zip(new, [(1, 2, 3), (0, 0, 0)], strict=True))
-    again = mw.LiveCatalogue(shop.catalogue, log=copy, **OPTIONS)
+    again = shop.catalogue.live(log=copy, **OPTIONS)
     check(again, rows)
     again.delete(new[:1])  # an id of before the crash
     again.close()
-    check(mw.LiveCatalogue(shop.catalogue, log=copy, **OPTIONS), [*rows[:-2], None, None])
+    check(shop.catalogue.live(log=copy, **OPTIONS), [*rows[:-2], None, None])
 
 
 def test_a_search_finds_what_was_inserted_before_a_crash(tmp_path):
@@ -113,7 +115,7 @@ def test_a_search_finds_what_was_inserted_before_a_crash(tmp_path):
         shop.insert()
         shop.delete()
     shutil.copy(shop.log, tmp_path / "log")
-    now = mw.LiveCatalogue(shop.catalogue, log=tmp_path / "log", **OPTIONS).publish()
+    now = shop.catalogue.live(log=tmp_path / "log", **OPTIONS).publish()
     keep = shop.rng.random(len(shop.rows)) < 0.5
     weights = some_logits(L, V, 3)
 
@@ -122,7 +124,7 @@ def test_a_search_finds_what_was_inserted_before_a_crash(tmp_path):
 
     filters = [now.filter(keep), now.filter(~keep)]
     dev = numpy_ops.filtered(numpy_ops.put(now.table), filters)
-    found = now.items(beam_search(step, None, dev, ops=numpy_ops, batch=2, beams=200, max_length=L), filters=filters)
+    found = now.items(beam_search(step, None, dev, ops=numpy_ops, batch=2, beams=200, max_tokens=L), filters=filters)
     for items, kept in zip(found, (keep, ~keep), strict=True):
         assert sorted(items) == sorted(item[0] for item, one in zip(shop.rows, kept, strict=True) if item and one)
 
@@ -134,29 +136,29 @@ def test_a_log_that_does_not_fit_is_refused_by_name(tmp_path):
     first = shop.log.stat().st_size
     shop.insert()
     shop.delete()
-    with pytest.raises(mw.TableFileError, match="another live set writes to"):
-        mw.LiveCatalogue(shop.catalogue, log=shop.log)
+    with pytest.raises(mw.errors.TableFileError, match="another live set writes to"):
+        shop.catalogue.live(log=shop.log)
     shop.live.close()
     data = bytearray(shop.log.read_bytes())
     data[first + 12] ^= 1
     (tmp_path / "damaged").write_bytes(data)
-    with pytest.raises(mw.TableFileError, match=f"is damaged at byte {first}, and updates after it are whole"):
-        mw.LiveCatalogue(shop.catalogue, log=tmp_path / "damaged")
+    with pytest.raises(mw.errors.TableFileError, match=f"is damaged at byte {first}, and updates after it are whole"):
+        shop.catalogue.live(log=tmp_path / "damaged")
     assert (tmp_path / "damaged").read_bytes() == data
     matrix, ids = shop.catalogue.table, [f"{each}!" for each in shop.catalogue.ids]
-    assert isinstance(matrix, mw.SortedMatrix)
+    assert isinstance(matrix, SortedMatrix)
     codes = [item[1] for item in first_rows[:20]]
     kinds = {"vocab_size": V, "offsets": OFFSETS, "kind": "matrix"}
     others = (codes, ids), (codes[::-1], list(shop.catalogue.ids))
     for other in (mw.Catalogue.of(*each, **kinds) for each in others):
-        with pytest.raises(mw.TableFileError, match="is a log of another base"):
-            mw.LiveCatalogue(other, log=shop.log)
-    mw.LiveSids(matrix, log=tmp_path / "sids").close()
-    with pytest.raises(mw.TableFileError, match="is no log of a live catalogue"):
-        mw.LiveCatalogue(shop.catalogue, log=tmp_path / "sids")
-    with pytest.raises(mw.TableFileError, match="is no log of a live set"):
-        mw.LiveSids(matrix, log=shop.log)
-    check(mw.LiveCatalogue(shop.catalogue, log=shop.log, **OPTIONS), shop.rows)
+        with pytest.raises(mw.errors.TableFileError, match="is a log of another base"):
+            other.live(log=shop.log)
+    LiveSids(matrix, log=tmp_path / "sids").close()
+    with pytest.raises(mw.errors.TableFileError, match="is no log of a live catalogue"):
+        shop.catalogue.live(log=tmp_path / "sids")
+    with pytest.raises(mw.errors.TableFileError, match="is no log of a live set"):
+        LiveSids(matrix, log=shop.log)
+    check(shop.catalogue.live(log=shop.log, **OPTIONS), shop.rows)
 
 
 def test_an_update_that_is_refused_or_cannot_be_written_is_not_made(tmp_path, monkeypatch):
@@ -168,7 +170,7 @@ def test_an_update_that_is_refused_or_cannot_be_written_is_not_made(tmp_path, mo
         lambda: shop.live.insert([[0, 0, 0]], ["a string"]),
         lambda: shop.live.delete([123_456]),
     ):
-        with pytest.raises(mw.ConstraintError):
+        with pytest.raises(mw.errors.ConstraintError):
             call()
     write = update_log.os.pwrite
 
@@ -183,7 +185,7 @@ def test_an_update_that_is_refused_or_cannot_be_written_is_not_made(tmp_path, mo
                 call()
     with monkeypatch.context() as patched:
         patched.setattr(update_log, "_MOST_BYTES", 10)
-        with pytest.raises(mw.ConstraintError, match="more than a log can hold in one record") as caught:
+        with pytest.raises(mw.errors.ConstraintError, match="more than a log can hold in one record") as caught:
             shop.live.insert([[1, 2, 3]], [1])
         assert "several calls" in str(caught.value.remedies[0])
     assert shop.log.stat().st_size == size
@@ -192,7 +194,7 @@ def test_an_update_that_is_refused_or_cannot_be_written_is_not_made(tmp_path, mo
     for call in (
         lambda: shop.live.insert([[1, 2, 3]], [1]),
         lambda: shop.live.delete([shop.rows[0][0]]),
-        lambda: shop.live.compact(save=tmp_path / "base"),
+        lambda: shop.live.save(tmp_path / "base"),
     ):
         with pytest.raises(ValueError, match="this live catalogue was closed"):
             call()
@@ -200,14 +202,14 @@ def test_an_update_that_is_refused_or_cannot_be_written_is_not_made(tmp_path, mo
 
 def test_a_log_goes_on_over_compactions(tmp_path):
     catalogue = mw.Catalogue.of([[0, 0]], ["first"], vocab_size=32, kind="matrix")
-    live = mw.LiveCatalogue(catalogue, 4, widths=(4, 4), log=tmp_path / "log")
+    live = catalogue.live(4, widths=(4, 4), log=tmp_path / "log")
     for first in (1, 5, 9):
         live.insert([[first + i, 0] for i in range(4)], [f"{first + i}" for i in range(4)])
         live.compact()
     live.delete(["first", "6"])
     live.close()
-    again = mw.LiveCatalogue(catalogue, 4, widths=(4, 4), log=tmp_path / "log")  # the delta has not room for all
-    assert sorted(again.catalogue().ids) == sorted(str(i) for i in range(1, 13) if i != 6)
+    again = catalogue.live(4, widths=(4, 4), log=tmp_path / "log")  # the delta has not room for all
+    assert sorted(again.fixed().ids) == sorted(str(i) for i in range(1, 13) if i != 6)
     now = again.publish()
     assert now.items(now.states([[i, 0] for i in range(1, 13) if i != 6])) == [str(i) for i in range(1, 13) if i != 6]
 
@@ -263,7 +265,7 @@ def test_a_crash_while_items_are_saved_and_a_log_begins_anew_loses_nothing(strin
             if step % 2 == 0:
                 patched.setattr(update_log, "_write", torn)
             before = len(crashes)
-            shop.live.compact(save=folder / "base")
+            shop.live.save(folder / "base")
             assert len(crashes) >= before + 6
         assert shop.log.stat().st_size < 400  # the updates that came meanwhile, and no others
         check(shop.live, shop.rows)
@@ -274,55 +276,72 @@ def test_a_crash_while_items_are_saved_and_a_log_begins_anew_loses_nothing(strin
         check(again, rows)
         if (copy / "base").exists():  # what was recovered can be written to, saved and opened again
             again.insert([[0, 0, 0]], ["x" if strings else 9999])
-            again.compact(save=copy / "base")
+            again.save(copy / "base")
             again.close()
             check(opened(copy, shop.catalogue), [*rows, ("x" if strings else 9999, (0, 0, 0))])
 
 
 def test_an_empty_string_is_an_id(tmp_path):
     catalogue = mw.Catalogue.of([[0, 0]], ["first"], vocab_size=4, kind="matrix")
-    live = mw.LiveCatalogue(catalogue, log=tmp_path / "log")
+    live = catalogue.live(log=tmp_path / "log")
     live.insert([[1, 1], [1, 2]], ["", ""])
     live.close()
-    live = mw.LiveCatalogue(catalogue, log=tmp_path / "log")
-    assert list(live.catalogue().ids) == ["first", "", ""]
-    live.compact(save=tmp_path / "base")
+    live = catalogue.live(log=tmp_path / "log")
+    assert list(live.fixed().ids) == ["first", "", ""]
+    live.save(tmp_path / "base")
     live.delete([""])
     live.close()
-    assert list(mw.LiveCatalogue.load(tmp_path / "base", log=tmp_path / "log").catalogue().ids) == ["first"]
+    assert list(mw.Catalogue.open(tmp_path / "base", log=tmp_path / "log").fixed().ids) == ["first"]
 
 
 def test_files_that_are_no_live_catalogue_are_refused_by_name(tmp_path):
     shop = Shop(tmp_path / "live", 6, strings=True)
     shop.insert()
     base = tmp_path / "base"
-    shop.live.compact(save=base)
-    check(mw.LiveCatalogue.load(base, **OPTIONS), shop.rows)
-    catalogue, rows, _ = read_live(base)
-    assert list(catalogue.ids) == [item[0] for item in shop.rows]
+    shop.live.save(base)
+    check(mw.Catalogue.open(base, **OPTIONS), shop.rows)
+    _, rows, _, _ = read_live(base, None)
+    assert list(rows.ids) == [item[0] for item in shop.rows]
     assert rows.live.all()
     for path in (shop.log, tmp_path / "live" / ".." / "live" / "log"):
-        with pytest.raises(mw.ConstraintError, match="base and log are two files"):
-            shop.live.compact(save=path)
-    with pytest.raises(mw.ConstraintError, match="base and log are two files"):
-        mw.LiveCatalogue.load(base, log=base)
+        with pytest.raises(mw.errors.ConstraintError, match="base and log are two files"):
+            shop.live.save(path)
+    with pytest.raises(mw.errors.ConstraintError, match="base and log are two files"):
+        mw.Catalogue.open(base, log=base)
     shop.catalogue.save(tmp_path / "plain")
-    with pytest.raises(mw.TableFileError, match="not one that maskwright wrote for a live catalogue"):
-        mw.LiveCatalogue.load(tmp_path / "plain")
+    with pytest.raises(mw.errors.TableFileError, match="not one that maskwright wrote for a catalogue"):
+        mw.Catalogue.load(base)
+    plain = mw.Catalogue.open(tmp_path / "plain", log=tmp_path / "plain.log", **OPTIONS)  # of a fixed one
+    plain.insert([[1, 2, 3]], ["new"])
+    plain.close()
+    plain = mw.Catalogue.open(tmp_path / "plain", log=tmp_path / "plain.log", **OPTIONS)
+    assert plain.items(plain.states([[1, 8, 15]]))[-1] == "new"
+    plain.save(tmp_path / "plain")
+    plain.close()
+    again = mw.Catalogue.open(tmp_path / "plain", log=tmp_path / "plain.log", **OPTIONS)
+    assert list(again.publish().ids) == list(plain.publish().ids)
+    again.close()
+    other = mw.Vocabulary.from_bytes([b"", b"a"], eos=0)
+    for path in (base, tmp_path / "plain"):
+        with pytest.raises(mw.errors.VocabularyMismatchError):
+            mw.Catalogue.open(path, vocabulary=other)
+    mw.Catalogue.of([[0]], [1], vocab_size=4).save(tmp_path / "table")
+    with pytest.raises(mw.errors.ConstraintError, match="has another table"):
+        mw.Catalogue.open(tmp_path / "table")
     data = bytearray(base.read_bytes())
     data[-1] ^= 1
     (tmp_path / "damaged").write_bytes(data)
-    with pytest.raises(mw.TableFileError):
-        mw.LiveCatalogue.load(tmp_path / "damaged")
+    with pytest.raises(mw.errors.TableFileError):
+        mw.Catalogue.open(tmp_path / "damaged")
     with pytest.raises(FileNotFoundError):
-        mw.LiveCatalogue.load(tmp_path / "missing")
+        mw.Catalogue.open(tmp_path / "missing")
     shop.live.delete([item[0] for item in shop.rows])
-    with pytest.raises(mw.ConstraintError, match="there is no item left"):
-        shop.live.compact(save=base)
+    with pytest.raises(mw.errors.ConstraintError, match="there is no item left"):
+        shop.live.save(base)
     shop.live.close()
-    again = mw.LiveCatalogue.load(base, log=shop.log, **OPTIONS)
+    again = mw.Catalogue.open(base, log=shop.log, **OPTIONS)
     assert again.num_items == 0
     again.insert([[1, 1, 1]], ["new"])
-    again.compact(save=base)
+    again.save(base)
     again.close()
-    check(mw.LiveCatalogue.load(base, log=shop.log, **OPTIONS), [None] * len(shop.rows) + [("new", (1, 1, 1))])
+    check(mw.Catalogue.open(base, log=shop.log, **OPTIONS), [None] * len(shop.rows) + [("new", (1, 1, 1))])

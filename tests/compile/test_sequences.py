@@ -206,7 +206,7 @@ BAD_SIDS = [
 
 @pytest.mark.parametrize(("sids", "options", "message"), BAD_SIDS, ids=[case[2][:40] for case in BAD_SIDS])
 def test_bad_sids_are_refused_with_the_row(sids, options, message):
-    with pytest.raises(mw.ConstraintError) as caught:
+    with pytest.raises(mw.errors.ConstraintError) as caught:
         mw.compile_sids(sids() if callable(sids) else sids, **{"vocab_size": 9, **options})
     assert message in str(caught.value)
 
@@ -238,7 +238,7 @@ BAD_SEQUENCES = [
 
 @pytest.mark.parametrize(("source", "options", "message"), BAD_SEQUENCES, ids=[case[2][:40] for case in BAD_SEQUENCES])
 def test_bad_sequences_are_refused_with_the_row(source, options, message):
-    with pytest.raises(mw.ConstraintError) as caught:
+    with pytest.raises(mw.errors.ConstraintError) as caught:
         mw.compile_sequences(*source, **{"vocab_size": 9, **options})
     assert message in str(caught.value)
 
@@ -278,7 +278,7 @@ def test_millions_of_rows_hold_what_numpy_says(vocab):
 @pytest.mark.parametrize("function", [mw.compile_sids, mw.sort_sids])
 def test_masked_entries_are_refused_by_place(function):
     rows = np.ma.array([[1, 2], [2, 3]], mask=[[False, False], [False, True]])
-    with pytest.raises(mw.ConstraintError, match=r"masked entry at \[1, 1\]"):
+    with pytest.raises(mw.errors.ConstraintError, match=r"masked entry at \[1, 1\]"):
         function(rows, 4)
     whole = function(np.ma.array([[1, 2], [2, 3]]), 4)
     assert whole.contains(np.array([[1, 2], [2, 3], [1, 3]])).tolist() == [True, True, False]

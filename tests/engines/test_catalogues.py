@@ -89,7 +89,7 @@ def test_fields_of_others_are_left_alone():
     ],
 )
 def test_what_a_request_cannot_ask_for_is_refused_by_its_field(catalogues, fields, field, said):
-    with pytest.raises(mw.ConstraintError) as error:
+    with pytest.raises(mw.errors.ConstraintError) as error:
         catalogues.constraint(request_of(fields))
     assert error.value.argument == field
     assert said in str(error.value)
@@ -103,7 +103,7 @@ def test_a_model_that_cannot_write_a_catalogue_is_refused(catalogues):
         (16, {2: "eos"}, "'bare' ends with token 1, and answers of this model with 2"),
         (16, {}, "'bare' ends with token 1, and answers of this model with None"),
     ):
-        with pytest.raises(mw.ConstraintError, match="MASKWRIGHT_ENGINE_OPTIONS catalogues: ") as error:
+        with pytest.raises(mw.errors.ConstraintError, match="MASKWRIGHT_ENGINE_OPTIONS catalogues: ") as error:
             catalogues.check(size, ends)
         assert said in str(error.value)
 
@@ -113,7 +113,9 @@ def test_each_end_of_a_catalogue_is_an_end_of_the_model(tmp_path):
     named = json.dumps({"catalogues": {"two": str(tmp_path / "two")}})
     catalogues = Catalogues(options_of({"MASKWRIGHT_ENGINE_OPTIONS": named}))
     catalogues.check(16, {1: "eos", 9: "another"})
-    with pytest.raises(mw.ConstraintError, match="'two' ends with token 9 too, which ends no answer of this model"):
+    with pytest.raises(
+        mw.errors.ConstraintError, match="'two' ends with token 9 too, which ends no answer of this model"
+    ):
         catalogues.check(16, {1: "eos", 8: "another"})
 
 
@@ -142,7 +144,7 @@ def test_files_that_are_something_else_are_refused_by_their_name(tmp_path, monke
         ({"filters": {"new": {"keep": "x"}}}, "by name"),
     ):
         monkeypatch.setenv("MASKWRIGHT_ENGINE_OPTIONS", json.dumps(given))
-        with pytest.raises(mw.ConstraintError, match="MASKWRIGHT_ENGINE_OPTIONS") as error:
+        with pytest.raises(mw.errors.ConstraintError, match="MASKWRIGHT_ENGINE_OPTIONS") as error:
             catalogues_here()
         assert said in str(error.value)
     monkeypatch.setenv("MASKWRIGHT_ENGINE_OPTIONS", options(tmp_path))

@@ -72,7 +72,7 @@ def test_names_of_the_package_are_imported_when_they_are_asked_for() -> None:
         "assert [name for name in sys.modules if name.startswith('maskwright')] == ['maskwright']\n"
         "assert set(mw.__all__) <= set(dir(mw)) and 'Vocabulary' not in vars(mw)\n"
         "assert mw.Vocabulary is mw.Vocabulary and pickle.loads(pickle.dumps(mw.Vocabulary)) is mw.Vocabulary\n"
-        "assert mw.errors.ConstraintError is mw.ConstraintError\n"
+        "assert mw.errors.ConstraintError is mw.errors.ConstraintError\n"
         "from maskwright import *\n"
         "assert all(globals()[name] is getattr(mw, name) for name in mw.__all__)\n"
         "try:\n    mw.Vocabluary\nexcept AttributeError as error:\n    print(error)\n"

@@ -67,5 +67,5 @@ def test_another_sequence_without_reset_and_constraints_without_an_end_are_refus
         with pytest.raises(ValueError, match=what + ".* must be one row: a batch takes one processor a sequence"):
             processor(np.array(ids), given)
     processor(np.array([PROMPT]), logits[None])  # as before
-    with pytest.raises(mw.ConstraintError, match="no token that ends a sequence"):
+    with pytest.raises(mw.errors.ConstraintError, match="no token that ends a sequence"):
         SequenceProcessor(mw.compile_sids([[1, 2]], vocab_size=4))

@@ -102,17 +102,17 @@ def test_the_name_is_known_at_once_and_the_backend_is_made_only_where_it_was_tes
     make = made.registry["maskwright"]
     assert make(None, None, vocab.size, {vocab.eos}).constraints.options.whitespace == "spaced"
     with pytest.raises(
-        mw.ConstraintError, match=r"token 50, .*take it out of eos_token_id of the model's generation config"
+        mw.errors.ConstraintError, match=r"token 50, .*take it out of eos_token_id of the model's generation config"
     ):
         make(None, None, vocab.size, {50})
     fakes.sglang(monkeypatch, constrained_json_disable_any_whitespace=True)
     assert make(None, None, vocab.size, None).constraints.options.whitespace == "compact"
     for setting in ("reasoning_parser", "enable_strict_thinking", "constrained_json_whitespace_pattern"):
         fakes.sglang(monkeypatch, **{setting: "x"})
-        with pytest.raises(mw.ConstraintError, match="--" + setting.replace("_", "-")):
+        with pytest.raises(mw.errors.ConstraintError, match="--" + setting.replace("_", "-")):
             make(None, None, vocab.size, None)
     fakes.sglang(monkeypatch, "0.5.24")
-    with pytest.raises(mw.MissingDependencyError, match=r"tested with SGLang 0\.5\.23, and this is 0\.5\.24"):
+    with pytest.raises(mw.errors.MissingDependencyError, match=r"tested with SGLang 0\.5\.23, and this is 0\.5\.24"):
         make(None, None, vocab.size, None)
 
 

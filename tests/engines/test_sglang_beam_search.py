@@ -203,7 +203,7 @@ def exact(dev: Any, beams: int) -> list[tuple[tuple[int, ...], float]]:
         return model(texts), texts
 
     found = beam_search(
-        step, [PROMPT] * beams, dev, ops=torch_ops, batch=1, beams=beams, max_length=3, length_penalty=1.0,
+        step, [PROMPT] * beams, dev, ops=torch_ops, batch=1, beams=beams, max_tokens=3, length_penalty=1.0,
         count_eos=True, gather=lambda texts, at: [texts[i] for i in at.tolist()],
     )  # fmt: skip
     return [
@@ -218,14 +218,14 @@ ASKED = {
     "items": ({}, lambda: torch_ops.put(MATRIX)),
     "table": ({}, lambda: torch_ops.put(mw.compile_sids(SIDS, vocab_size=V))),
     "few": ({}, lambda: torch_ops.put(mw.compile_sids(SIDS[:3], vocab_size=V))),
-    "filter": ({"maskwright_filter": "kept"}, lambda: torch_ops.put(mw.filter_sids(MATRIX, KEEP))),
+    "filter": ({"maskwright_filter": "kept"}, lambda: torch_ops.put(MATRIX.filter(KEEP))),
     "deny": (
         {"maskwright_filter": ["kept"], "maskwright_deny": list(range(2000))},
-        lambda: torch_ops.put(mw.filter_sids(MATRIX, KEEP & (np.arange(len(SIDS)) >= 2000))),
+        lambda: torch_ops.put(MATRIX.filter(KEEP & (np.arange(len(SIDS)) >= 2000))),
     ),
     "table, deny": (
         {"maskwright_filter": "left", "maskwright_deny": list(range(2000))},
-        lambda: torch_ops.put(mw.filter_sids(MATRIX, KEEP & (np.arange(len(SIDS)) >= 2000))),
+        lambda: torch_ops.put(MATRIX.filter(KEEP & (np.arange(len(SIDS)) >= 2000))),
     ),
 }
 
@@ -294,7 +294,9 @@ def test_the_scheduler_stops_where_a_catalogue_is_not_the_models(options):
     given = options_of({"MASKWRIGHT_ENGINE_OPTIONS": options})
     beams, scheduler = CatalogueBeams(list(given.catalogues), lambda: Catalogues(given)), Scheduler()
     scheduler.model_config.hf_eos_token_id = {END, 17}
-    with pytest.raises(mw.ConstraintError, match="has token 17 in a semantic ID, and it is in the model's eos_token"):
+    with pytest.raises(
+        mw.errors.ConstraintError, match="has token 17 in a semantic ID, and it is in the model's eos_token"
+    ):
         beams.place(None, scheduler)
 
 

@@ -83,7 +83,9 @@ def test_drafts_are_cut_where_they_are_not_allowed_and_padding_is_none(backend):
 def test_a_stop_token_that_is_text_is_refused_by_name(backend):
     engine, vocab = backend
     (a,) = vocab.encode(b"a")
-    with pytest.raises(mw.ConstraintError, match=f"token {a}, b'a', ends an answer and is text .* stop_token_ids"):
+    with pytest.raises(
+        mw.errors.ConstraintError, match=f"token {a}, b'a', ends an answer and is text .* stop_token_ids"
+    ):
         engine.compile_grammar(fakes.Options.REGEX, "[ab]{3}", {vocab.eos, a})
 
 
@@ -106,13 +108,13 @@ def test_the_plugin_replaces_all_or_nothing(monkeypatch):
     assert [dict(vars(each)) for each in (made.Params, made.Manager, made.BeamSearch)] == before
 
     made = fakes.vllm(monkeypatch, "0.33.1+cpu", plugins=["maskwright"])
-    with pytest.raises(mw.MissingDependencyError, match=r"tested with vLLM 0\.32\.0, and this is 0\.33\.1\+cpu"):
+    with pytest.raises(mw.errors.MissingDependencyError, match=r"tested with vLLM 0\.32\.0, and this is 0\.33\.1\+cpu"):
         plugin.register()
     assert not hasattr(made.Manager.__init__, "of_maskwright")
 
     made = fakes.vllm(monkeypatch, plugins=["maskwright"])
     made.BeamSearch._init_beam_search_structured_output = lambda self, outputs: None  # the last one looked at
-    with pytest.raises(mw.MissingDependencyError, match="_init_beam_search_structured_output takes"):
+    with pytest.raises(mw.errors.MissingDependencyError, match="_init_beam_search_structured_output takes"):
         plugin.register()
     assert not hasattr(made.Manager.__init__, "of_maskwright")
     assert not hasattr(made.Params._validate_structured_outputs, "of_maskwright")
@@ -142,7 +144,9 @@ def test_requests_are_checked_and_the_manager_has_its_backend(monkeypatch):
     monkeypatch.setattr(mw.Vocabulary, "from_transformers", lambda tok, size: vocabulary())
     manager = made.Manager(config(tokenizer=tokenizer))
     assert type(manager.backend) is sys.modules["maskwright.engines.vllm.backend"].MaskwrightBackend
-    with pytest.raises(mw.ConstraintError, match="asks for the backend outlines, and VLLM_PLUGINS for maskwright"):
+    with pytest.raises(
+        mw.errors.ConstraintError, match="asks for the backend outlines, and VLLM_PLUGINS for maskwright"
+    ):
         made.Manager(config("outlines", tokenizer))
     whole = config()
 
@@ -195,7 +199,9 @@ def test_all_ends_of_the_models_generation_config_end_an_answer(monkeypatch):
     assert grammar.is_terminated()
     made = fakes.vllm(monkeypatch, plugins=["maskwright"])
     plugin.register()  # as in another process
-    with pytest.raises(mw.ConstraintError, match=r"token 50, .* out of eos_token_id of the model's generation config"):
+    with pytest.raises(
+        mw.errors.ConstraintError, match=r"token 50, .* out of eos_token_id of the model's generation config"
+    ):
         made.Manager(config(tokenizer=tokenizer_zoo.byte_level_bpe()[0], ends=[0, 50]))
 
 
@@ -204,7 +210,7 @@ def test_all_ends_of_the_models_generation_config_end_an_answer(monkeypatch):
 
 def test_a_tokenizer_without_an_end_is_refused():
     vocab = mw.Vocabulary.from_bytes([b"a", b"b"])
-    with pytest.raises(mw.ConstraintError, match="no token that ends a text"):
+    with pytest.raises(mw.errors.ConstraintError, match="no token that ends a text"):
         EngineConstraints(vocab, EngineOptions())
 
 
@@ -250,6 +256,6 @@ def test_what_an_operator_allows_to_stay_unenforced_is_logged_once_a_constraint(
     ],
 )
 def test_options_that_are_wrong_are_refused_by_name(given, said):
-    with pytest.raises(mw.ConstraintError, match="MASKWRIGHT_ENGINE_OPTIONS") as error:
+    with pytest.raises(mw.errors.ConstraintError, match="MASKWRIGHT_ENGINE_OPTIONS") as error:
         options_of({"MASKWRIGHT_ENGINE_OPTIONS": given})
     assert said in str(error.value)

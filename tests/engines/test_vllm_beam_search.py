@@ -56,7 +56,7 @@ SIDS = np.unique(rng.integers(0, [290, 40, 40], (4000, 3)), axis=0)
 TABLES = {
     "table": mw.compile_sids(SIDS, vocab_size=V),
     "matrix": mw.sort_sids(SIDS, vocab_size=V),
-    "filter": mw.filter_sids(mw.sort_sids(SIDS, vocab_size=V), np.arange(len(SIDS)) % 3 == 0),
+    "filter": mw.sort_sids(SIDS, vocab_size=V).filter(np.arange(len(SIDS)) % 3 == 0),
     "ended": mw.compile_sequences([*SIDS[:500].tolist(), *SIDS[:90, :2].tolist()], vocab_size=V, eos=299),
     "loose": mw.compile_sequences([*SIDS[:500].tolist(), *SIDS[:90, :2].tolist()], vocab_size=V),
 }
@@ -69,7 +69,7 @@ def test_beams_are_those_of_the_search_that_has_the_model(name, renormalise):
     how = {"renormalise": renormalise, "length_penalty": 0.7, "count_eos": True}
     found = beam_search(scores, PROMPTS, dev, beams=20, **how)
     for row, prompt in enumerate(PROMPTS):
-        want = by_itself(dev, prompt, 20, max_length=3, **how)
+        want = by_itself(dev, prompt, 20, max_tokens=3, **how)
         assert torch.equal(found.tokens[row], want.tokens[0])
         assert torch.equal(found.valid[row], want.valid[0])
         assert torch.allclose(found.scores[row], want.scores[0], atol=1e-5, rtol=0)
@@ -82,9 +82,9 @@ def test_a_search_begins_behind_codes_that_are_chosen_and_has_a_filter_for_each_
     first = torch.tensor([[SIDS[7, 0]], [SIDS[900, 0]]])
     found = beam_search(scores, PROMPTS, continue_from(dev, first, ops=torch_ops), beams=4)
     for row, prompt in enumerate(PROMPTS):
-        want = by_itself(continue_from(dev, first[row : row + 1], ops=torch_ops), prompt, 4, max_length=2)
+        want = by_itself(continue_from(dev, first[row : row + 1], ops=torch_ops), prompt, 4, max_tokens=2)
         assert torch.equal(found.tokens[row], want.tokens[0])
-    filters = [mw.filter_sids(matrix, np.arange(len(SIDS)) % 5 == row) for row in range(2)]
+    filters = [matrix.filter(np.arange(len(SIDS)) % 5 == row) for row in range(2)]
     found = beam_search(scores, PROMPTS, torch_ops.filtered(dev, filters), beams=4)
     assert all(filters[row].contains(found.tokens[row]).all() for row in range(2))
 
@@ -96,7 +96,7 @@ def test_fewer_sequences_than_beams_and_a_table_without_a_longest():
     found = beam_search(lambda texts, tokens: [[0.0] for _ in tokens], PROMPTS, one, beams=1)
     assert found.scores.tolist() == [[0.0], [0.0]]  # all of the softmax is allowed
     vocab = mw.Vocabulary.from_bytes([b"", b"a"], eos=0)
-    with pytest.raises(ValueError, match="max_length must be given"):
+    with pytest.raises(ValueError, match="max_tokens must be given"):
         beam_search(scores, PROMPTS, torch_ops.put(mw.compile_regex("a+", vocab)), beams=1)
 
 
@@ -126,8 +126,8 @@ def test_an_engine_in_this_process_is_asked_for_the_tokens_of_each_beam(monkeypa
     fakes.put(monkeypatch, "vllm", SamplingParams=types.SimpleNamespace)
     dev = torch_ops.put(TABLES["matrix"])
     found = beam_search(engine_scores(Engine()), PROMPTS, dev, beams=6)
-    assert torch.equal(found.tokens[0], by_itself(dev, PROMPTS[0], 6, max_length=3).tokens[0])
-    with pytest.raises(mw.ConstraintError, match="logprobs_mode must be raw_logprobs"):
+    assert torch.equal(found.tokens[0], by_itself(dev, PROMPTS[0], 6, max_tokens=3).tokens[0])
+    with pytest.raises(mw.errors.ConstraintError, match="logprobs_mode must be raw_logprobs"):
         engine_scores(Engine("processed_logits"))
     swapped = types.SimpleNamespace(token_ids=[3, 5, 4], logprobs=[-1.0, -2.0, -3.0])
     output = types.SimpleNamespace(outputs=[types.SimpleNamespace(logprobs=swapped)])
@@ -191,7 +191,7 @@ def test_a_server_is_asked_over_http_and_its_failures_are_told(server):
     dev = torch_ops.put(TABLES["matrix"])
     asked = server_scores(server, "tiny", headers={"X-Key": "k"}, connections=4)
     found = beam_search(asked, PROMPTS, dev, beams=6)
-    assert torch.equal(found.tokens[1], by_itself(dev, PROMPTS[1], 6, max_length=3).tokens[0])
+    assert torch.equal(found.tokens[1], by_itself(dev, PROMPTS[1], 6, max_tokens=3).tokens[0])
     with pytest.raises(ConnectionError, match="answered 404"):
         server_scores(server, "other")([[1]], [[2]])
     (values,) = asked([[13]], [[0, 2]])

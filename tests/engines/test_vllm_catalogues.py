@@ -309,7 +309,7 @@ def test_states_on_the_device_follow_accepted_drafts_reordered_rows_and_reused_s
 
 def test_speculation_that_may_accept_what_is_not_allowed_is_refused(engine):
     for how in ({"enable_adaptive_verification": True}, {"rejection_sample_method": "synthetic"}):
-        with pytest.raises(mw.ConstraintError, match="do not keep to a catalogue"):
+        with pytest.raises(mw.errors.ConstraintError, match="do not keep to a catalogue"):
             engine[1].CatalogueProcessor(config(2, **how), Slots(2))
 
 
@@ -346,17 +346,19 @@ def test_requests_that_cannot_be_kept_to_an_item_are_the_clients_error(engine, f
 def test_an_engine_starts_only_where_its_catalogues_can_be_written(engine, monkeypatch):
     made, module = engine
     made.tokenizer.eos_token_id = 12
-    with pytest.raises(mw.ConstraintError, match="token 12 in a semantic ID, and it is the tokenizer's eos_token"):
+    with pytest.raises(
+        mw.errors.ConstraintError, match="token 12 in a semantic ID, and it is the tokenizer's eos_token"
+    ):
         module.CatalogueProcessor(config(), DEVICE, False)
     made.tokenizer.eos_token_id = None
-    with pytest.raises(mw.ConstraintError, match="this model has none"):
+    with pytest.raises(mw.errors.ConstraintError, match="this model has none"):
         module.CatalogueProcessor(config(), DEVICE, False)
     made.tokenizer.eos_token_id = EOS
     monkeypatch.setenv("MASKWRIGHT_ENGINE_OPTIONS", "")
-    with pytest.raises(mw.ConstraintError, match="names no catalogues"):
+    with pytest.raises(mw.errors.ConstraintError, match="names no catalogues"):
         module.CatalogueProcessor(config(), DEVICE, False)
     fakes.vllm(monkeypatch, "0.33.0")
-    with pytest.raises(mw.MissingDependencyError, match=r"this is 0\.33\.0"):
+    with pytest.raises(mw.errors.MissingDependencyError, match=r"this is 0\.33\.0"):
         module.CatalogueProcessor(config(), DEVICE, False)
 
 

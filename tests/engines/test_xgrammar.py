@@ -57,13 +57,13 @@ def test_a_loop_written_for_xgrammar_writes_what_is_allowed(compiler):
 def test_text_that_must_follow_is_found_and_what_is_not_supported_is_refused(compiler):
     matcher = xgr.GrammarMatcher(compiler.compile_json_schema({"const": {"a": "é"}}, any_whitespace=False))
     assert matcher.find_jump_forward_string().startswith('{"a":"')
-    with pytest.raises(mw.ConstraintError, match="strict_mode is not supported"):
+    with pytest.raises(mw.errors.ConstraintError, match="strict_mode is not supported"):
         compiler.compile_json_schema("{}", strict_mode=True)
-    with pytest.raises(mw.ConstraintError, match="eos must be token ids from 0 to 609, not 700"):
+    with pytest.raises(mw.errors.ConstraintError, match="eos must be token ids from 0 to 609, not 700"):
         xgr.TokenizerInfo.from_huggingface(tokenizer_zoo.byte_level_bpe()[0], vocab_size=610, stop_token_ids=[0, 700])
-    with pytest.raises(mw.ConstraintError, match="eos is an empty list"):
+    with pytest.raises(mw.errors.ConstraintError, match="eos is an empty list"):
         xgr.TokenizerInfo.from_huggingface(tokenizer_zoo.byte_level_bpe()[0], vocab_size=610, stop_token_ids=[])
-    with pytest.raises(mw.RegexError):
+    with pytest.raises(mw.errors.RegexError):
         compiler.compile_regex("(a")
     with pytest.raises(AttributeError, match=r"GrammarMatcher\.accept_string of XGrammar is not offered: encode the"):
         matcher.accept_string("{")
@@ -140,9 +140,9 @@ def test_rows_of_a_batch_are_taken_back_and_masked_by_their_numbers(compiler):
     assert torch.equal(alone, plain[1])
     with pytest.raises(ValueError, match="as many rows"):
         xgr.apply_token_bitmask_inplace(plain, bitmask[:2])
-    with pytest.raises(mw.ConstraintError, match=r"override_stop_tokens must be \[0\]"):
+    with pytest.raises(mw.errors.ConstraintError, match=r"override_stop_tokens must be \[0\]"):
         xgr.GrammarMatcher(compiled, override_stop_tokens=5)
-    with pytest.raises(mw.ConstraintError, match=r"override_stop_tokens must be \[0\]"):
+    with pytest.raises(mw.errors.ConstraintError, match=r"override_stop_tokens must be \[0\]"):
         xgr.GrammarMatcher(compiled, override_stop_tokens=[])
 
 

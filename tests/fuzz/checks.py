@@ -30,7 +30,7 @@ from .workers import DifferenceError, Steps, is_refusal
 BUDGET = mw.Budget(seconds=2, bytes=256 << 20)
 VOCABULARY = mw.Vocabulary.from_bytes(some_tokens(200), eos=0)
 _WALKS, _LONGEST = 3, 40
-_BEYOND = (mw.BudgetError, mw.NoTableError)
+_BEYOND = (mw.errors.BudgetError, mw.errors.NoTableError)
 """Refusals of a whole table where a lazy one may do."""
 
 
@@ -94,14 +94,14 @@ def _check_lazy(compile_: Callable[..., Any], seed: int, steps: Steps) -> None:
     with steps("compiling lazily"):
         try:
             lazy = compile_(lazy=True)
-        except mw.MaskwrightError as error:
+        except mw.errors.MaskwrightError as error:
             refused = error
     try:
         with steps("compiling the whole"):
             whole = compile_(lazy=False).to_table()
     except _BEYOND:
         whole = None
-    except mw.MaskwrightError as error:
+    except mw.errors.MaskwrightError as error:
         if refused is None:
             raise DifferenceError(f"lazily it is compiled, else refused: {error}") from error
         if type(refused) is not type(error) and not isinstance(refused, _BEYOND):
@@ -112,7 +112,7 @@ def _check_lazy(compile_: Callable[..., Any], seed: int, steps: Steps) -> None:
             raise DifferenceError(f"it is compiled whole, but lazily refused: {refused}")
         raise refused
     rng = Random(seed)
-    with steps("walking"), contextlib.suppress(mw.BudgetError):  # of a lazy table whose states were too many
+    with steps("walking"), contextlib.suppress(mw.errors.BudgetError):  # of a lazy table whose states were too many
         _walk_both(lazy, lazy if whole is None else whole, rng)
     if whole is not None:
         with steps("writing a few tokens"):
@@ -304,7 +304,7 @@ def _lazily(source: Any) -> Callable[[], Any]:
 
 
 def check_in_threads(source: Any, seed: int, steps: Steps) -> None:
-    with contextlib.suppress(mw.BudgetError):  # whose moment depends on who comes first
+    with contextlib.suppress(mw.errors.BudgetError):  # whose moment depends on who comes first
         check_threads(_lazily(source), seed, steps)
 
 

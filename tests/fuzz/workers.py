@@ -93,7 +93,7 @@ class Outcome:
 
 def is_refusal(error: BaseException) -> bool:
     """Return whether an error was raised on purpose: ours, or a plain one by a `raise` in the package."""
-    if isinstance(error, mw.MaskwrightError):
+    if isinstance(error, mw.errors.MaskwrightError):
         return True
     if type(error) not in (TypeError, ValueError, IndexError, FileNotFoundError):
         return False

@@ -115,7 +115,7 @@ def names_outside(tree: ast.Module) -> set[str]:
     ],
 )
 def test_arguments_of_other_types_are_refused_by_name(arguments):
-    with pytest.raises(mw.KernelError, match=r"no table\.distances\._breadth_first\(") as raised:
+    with pytest.raises(mw.errors.KernelError, match=r"no table\.distances\._breadth_first\(") as raised:
         _breadth_first(*arguments)
     assert raised.value.remedies
 
@@ -131,7 +131,7 @@ def test_whole_numbers_fit_where_their_value_does_and_arrays_may_be_read_only():
         walk_trie(*given, kind(7), kind(5), np.array([[3]]), out)
         assert out.tolist() == [1]
     for wrong in (2**63, True, 1.0, None):
-        with pytest.raises(mw.KernelError):
+        with pytest.raises(mw.errors.KernelError):
             walk_trie(*given, wrong, -1, np.array([[3]]), np.zeros(1, np.int64))
 
 
@@ -145,7 +145,7 @@ def test_what_a_kernel_returns_owns_its_memory():
 
 
 def test_a_kernel_that_only_kernels_call_says_so():
-    with pytest.raises(mw.KernelError, match=r"no a\.b\(int\)"):
+    with pytest.raises(mw.errors.KernelError, match=r"no a\.b\(int\)"):
         native._Inner("a", "b")(1)
 
 

@@ -199,7 +199,7 @@ def test_a_kernel_ends_with_the_budget_and_says_what_was_being_done():
     meter = mw.Budget(seconds=0.2).begin()
     began = time.thread_time()
     meter.check(doing="testing")
-    with pytest.raises(mw.BudgetError, match="reached while testing") as raised, meter:
+    with pytest.raises(mw.errors.BudgetError, match="reached while testing") as raised, meter:
         minimise_for_long()
     assert (raised.value.limit, raised.value.allowed) == ("seconds", 0.2)
     assert 0.2 <= raised.value.reached < 1
@@ -212,7 +212,7 @@ def test_only_the_thread_that_is_late_is_stopped():
     found: dict[str, object] = {}
 
     def is_late() -> None:
-        with pytest.raises(mw.BudgetError), mw.Budget(seconds=0.05).begin():
+        with pytest.raises(mw.errors.BudgetError), mw.Budget(seconds=0.05).begin():
             wait_while_late()
         found["late"] = True
 
@@ -263,12 +263,12 @@ def test_the_work_of_other_threads_is_not_charged():
 
 def test_the_outer_of_two_compilations_ends_both_and_the_inner_only_itself():
     with mw.Budget(seconds=30).begin():
-        with pytest.raises(mw.BudgetError) as raised, mw.Budget(seconds=0.05).begin():
+        with pytest.raises(mw.errors.BudgetError) as raised, mw.Budget(seconds=0.05).begin():
             minimise_for_long()
         assert raised.value.allowed == 0.05
         canonical(*chain(1_000))
         look("going on")
-    with pytest.raises(mw.BudgetError) as raised, mw.Budget(seconds=0.05).begin(), mw.Budget(seconds=30).begin():
+    with pytest.raises(mw.errors.BudgetError) as raised, mw.Budget(seconds=0.05).begin(), mw.Budget(seconds=30).begin():
         minimise_for_long()
     assert raised.value.allowed == 0.05
 
@@ -287,7 +287,7 @@ def test_more_threads_than_there_are_places_are_all_stopped():
     ended = []
 
     def is_late() -> None:
-        with pytest.raises(mw.BudgetError), mw.Budget(seconds=0.01).begin():
+        with pytest.raises(mw.errors.BudgetError), mw.Budget(seconds=0.01).begin():
             look_for_long()
         ended.append(True)
 
@@ -327,7 +327,7 @@ with mw.Budget(seconds=30).begin():
         code = 1
         try:
             mw.compile_regex("(a|b)*a(a|b){20}", VOCABULARY, lazy=False, budget=mw.Budget(states=1 << 30, seconds=0.1))
-        except mw.BudgetError as error:
+        except mw.errors.BudgetError as error:
             code = 0 if error.limit == "seconds" else 2
         finally:
             os._exit(code)
@@ -382,5 +382,5 @@ def test_compilations_that_signals_end_anywhere_leave_nothing_behind():
     canonical(*chain(1_000))
     with mw.Budget(seconds=30).begin():
         canonical(*chain(1_000))
-    with pytest.raises(mw.BudgetError), mw.Budget(seconds=0.05).begin():
+    with pytest.raises(mw.errors.BudgetError), mw.Budget(seconds=0.05).begin():
         minimise_for_long()

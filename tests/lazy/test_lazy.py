@@ -1264,7 +1264,7 @@ def test_a_depth_is_all_that_keeps_a_text_from_being_written(seed, lazy):
         for depth in (1, 2, 3):
             try:
                 table = mw.compile_json_schema(schema, vocab, depth=depth, **options)
-            except mw.ConstraintError:  # no text fits
+            except mw.errors.ConstraintError:  # no text fits
                 shallow[depth] = None
             else:
                 if table.depth == depth:  # else the schema does not recurse

@@ -130,7 +130,7 @@ def enumerate_sequences(
     model: Toy,
     table: mw.TransitionTable,
     prompt: naive.Tokens,
-    max_length: int,
+    max_tokens: int,
     *,
     jumping: bool = False,
     vocabulary: Any = None,
@@ -145,7 +145,7 @@ def enumerate_sequences(
 
     def go(matcher: mw.Matcher, text: naive.Tokens, p: float) -> None:
         text = text + tuple(forced(matcher, vocabulary)) if jumping else text
-        if len(text) > max_length:
+        if len(text) > max_tokens:
             return end(None, p)
         choices = allowed(matcher)
         if not choices:
@@ -155,7 +155,7 @@ def enumerate_sequences(
         for token, q in filtered(model.of((*prompt, *text)), choices, options).items():
             if token == table.eos:
                 end(text, p * q)
-            elif len(text) == max_length:
+            elif len(text) == max_tokens:
                 end(None, p * q)
             else:
                 following = matcher.copy()
@@ -163,5 +163,5 @@ def enumerate_sequences(
                 go(following, (*text, token), p * q)
         return None
 
-    go(mw.Matcher(table, vocabulary, max_tokens=max_length if budgets else None), (), 1.0)
+    go(mw.Matcher(table, vocabulary, max_tokens=max_tokens if budgets else None), (), 1.0)
     return found

@@ -95,7 +95,7 @@ class Gate:
         if shared is not None:
             shared.left -= 1
             if shared.left < 0:
-                raise mw.BudgetError("it takes too long", limit="seconds")
+                raise mw.errors.BudgetError("it takes too long", limit="seconds")
         return found(source, budget, self.vocabulary)
 
 
@@ -215,7 +215,7 @@ def test_one_client_leaves_half_of_the_queue_to_others():
 
 def test_a_server_that_can_compile_nothing_is_not_ready(monkeypatch):
     def dead(self, source, budget=None, shared=None):
-        raise mw.ProcessError("no process could be started")
+        raise mw.errors.ProcessError("no process could be started")
 
     monkeypatch.setattr(Compilers, "compile", dead)
     with running() as service:

@@ -37,16 +37,16 @@ def test_merged_is_the_single_build(tmp_path, columns):
     ids = items if columns else [f"é{i}" for i in items]
     data = write_dataset(tmp_path / "a+b [1] %20 é", skewed_ids(2000, 4, 30), ids, files=3, columns=columns)
     options = {"sids": [f"c{i}" for i in range(4)] if columns else "sid", "items": "item", "offsets": [10, 40, 70, 100]}
-    manifest = mw.build_shards(data, tmp_path / "out", 130, shards=3, engine="spark", **options)
+    manifest = mw.Catalogue.build_shards(data, tmp_path / "out", 130, shards=3, engine="spark", **options)
     assert len(manifest.shards) == 3
-    same_catalogues(mw.merge_shards(tmp_path / "out"), mw.Catalogue.from_parquet(data, 130, **options))
+    same_catalogues(mw.Catalogue.merge_shards(tmp_path / "out"), mw.Catalogue.from_parquet(data, 130, **options))
     (tmp_path / "out" / manifest.shards[1].file).unlink()
-    assert mw.build_shards(data, tmp_path / "out", 130, shards=3, engine="spark", **options) == manifest
+    assert mw.Catalogue.build_shards(data, tmp_path / "out", 130, shards=3, engine="spark", **options) == manifest
 
 
 def test_a_wrong_row_is_named(tmp_path):
     sids = skewed_ids(10, 4, 30).tolist()
     sids[7] = [1, 2, 3, 40]
     data = write_dataset(tmp_path / "data", sids, range(10), files=2)
-    with pytest.raises(mw.ConstraintError, match=r"row 2 of .*part-1.parquet has code 40 at position 3"):
-        mw.build_shards(data, tmp_path / "out", 130, shards=2, sids="sid", offsets=100, engine="spark")
+    with pytest.raises(mw.errors.ConstraintError, match=r"row 2 of .*part-1.parquet has code 40 at position 3"):
+        mw.Catalogue.build_shards(data, tmp_path / "out", 130, shards=2, sids="sid", offsets=100, engine="spark")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import maskwright as mw
+from maskwright.table.sorted_matrix import SortedMatrix
 
 
 def skewed_ids(count: int, length: int, codes: int, seed: int = 0) -> np.ndarray[Any, Any]:
@@ -43,7 +44,7 @@ def same_catalogues(found: mw.Catalogue, wanted: mw.Catalogue) -> None:
     """Assert that two catalogues have the same arrays, of the same types, and the same ids and offsets."""
 
     def arrays(catalogue: mw.Catalogue) -> dict[str, np.ndarray[Any, Any]]:
-        if isinstance(catalogue.table, mw.SortedMatrix):
+        if isinstance(catalogue.table, SortedMatrix):
             own = {name: getattr(catalogue.table, name) for name in ("columns", "item_start", "item_row")}
         else:
             own = catalogue.table.arrays.by_name()

@@ -47,7 +47,7 @@ def test_an_array_of_another_name_is_refused(table):
 def test_an_array_of_another_type_or_rank_is_refused(table, name):
     array = table.arrays.by_name()[name]
     for other in (array.astype(np.complex64), array[None]):
-        with pytest.raises(mw.TableError, match=name.replace(".", r"\.")):
+        with pytest.raises(mw.errors.TableError, match=name.replace(".", r"\.")):
             mw.TransitionTable(table.arrays.with_arrays(**{name.replace(".", "__"): other}), table.vocab_size)
 
 
@@ -73,7 +73,7 @@ other.save("table.safetensors")
 assert mw.TransitionTable.load("table.safetensors").rows.weight.tolist() == weights.tolist()
 try:
     mw.TransitionTable(table.arrays.with_arrays(rows__weight=weights[:-1]), 5)
-except mw.TableError as error:
+except mw.errors.TableError as error:
     assert "rows.weight" in str(error)
 else:
     raise AssertionError("an array of another length was taken")

@@ -10,6 +10,8 @@ import pytest
 import maskwright as mw
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode import beam_search
+from maskwright.table.live_sids import LiveSids
+from maskwright.table.snapshot import LiveFilter, Snapshot
 from tests.marks import marked
 from tests.runtime.device.test_operations import ALL, backend, out
 from tests.table.test_live_sids import KINDS, Changing, walked
@@ -18,13 +20,13 @@ from tests.table.test_sorted_matrix import some_logits
 Kept = set[tuple[int, ...]]
 
 
-def drawn(c: Changing, snapshot: mw.Snapshot, share: float) -> tuple[mw.LiveFilter, Kept]:
+def drawn(c: Changing, snapshot: Snapshot, share: float) -> tuple[LiveFilter, Kept]:
     """A random filter of a snapshot, and what it keeps."""
     keep = c.rng.random(snapshot.num_sequences) < share
     return snapshot.filter(keep), set(map(tuple, snapshot.sids[keep].tolist()))
 
 
-def changed(c: Changing, times: int = 4) -> mw.Snapshot:
+def changed(c: Changing, times: int = 4) -> Snapshot:
     """The set after some updates, which leave rows in the delta and take some of the base."""
     for _ in range(times):
         c.update(30)
@@ -151,7 +153,7 @@ def test_beam_search_under_filters_is_that_of_tables(name, kind):
         dev = ops.refreshed(ops.filtered(dev, [drawn(c, dev.base.origin.snapshot, 0.5)[0]]), snapshot)
         nothing = snapshot.filter(np.zeros(len(c.items), np.bool_))
         filters = [drawn(c, snapshot, 0.4), drawn(c, snapshot, 0.02), (nothing, set())]
-        options: dict[str, Any] = {"beams": 7, "max_length": c.length}
+        options: dict[str, Any] = {"beams": 7, "max_tokens": c.length}
         under = ops.filtered(dev, [kept for kept, _ in filters])
         found = beam_search(step, None, under, ops=ops, batch=3, **options)
         whole = beam_search(step, None, dev, ops=ops, batch=1, **options)  # the filters are gone after `refreshed`
@@ -196,35 +198,37 @@ def test_a_matcher_allows_what_a_snapshot_holds_and_a_filter_keeps(kind):
                     assert constraint.sequences(matcher.state)[0].tolist() == list(row)
                     matcher.rollback(1)
                     assert not matcher.is_accepting
-        with pytest.raises(mw.ConstraintError, match="keeps nothing of it"):
+        with pytest.raises(mw.errors.ConstraintError, match="keeps nothing of it"):
             mw.Matcher(kept & ~kept)
 
 
 def test_a_filter_belongs_to_its_snapshot_and_says_so():
-    live = mw.LiveSids(mw.sort_sids([[1, 1], [2, 2], [2, 0]], 3), capacity=8)
+    live = LiveSids(mw.sort_sids([[1, 1], [2, 2], [2, 0]], 3), capacity=8)
     first = live.publish()
     dev = numpy_ops.put(first)
     live.insert([[0, 1]])
     second = live.publish()
     old, new = first.filter([True, False, True]), second.filter([True, False, True, True])
-    with pytest.raises(mw.ConstraintError, match="snapshot 1 cannot be joined with one of snapshot 2"):
+    with pytest.raises(mw.errors.ConstraintError, match="snapshot 1 cannot be joined with one of snapshot 2"):
         old & new
-    with pytest.raises(mw.ConstraintError, match="is of snapshot 2, and on this device is snapshot 1"):
+    with pytest.raises(mw.errors.ConstraintError, match="is of snapshot 2, and on this device is snapshot 1"):
         numpy_ops.filtered(dev, [old, new])
     with pytest.raises(TypeError, match="must be LiveFilters"):
-        numpy_ops.filtered(dev, [mw.filter_sids(live.base, [True, False, True])])
+        numpy_ops.filtered(dev, [live.base.filter([True, False, True])])
     with pytest.raises(TypeError, match="must be SidFilters"):
         numpy_ops.filtered(numpy_ops.put(live.base), [old])
     with pytest.raises(ValueError, match="filters is empty"):
         numpy_ops.filtered(dev, [])
-    with pytest.raises(mw.ConstraintError, match=r"keep has shape \(3,\), one boolean .* each of the 4 sequences"):
+    with pytest.raises(
+        mw.errors.ConstraintError, match=r"keep has shape \(3,\), one boolean .* each of the 4 sequences"
+    ):
         second.filter([True, False, True])
-    with pytest.raises(mw.ConstraintError, match="keep must be booleans"):
+    with pytest.raises(mw.errors.ConstraintError, match="keep must be booleans"):
         first.filter([1, 0, 1])
-    with pytest.raises(mw.ConstraintError, match=r"has shape \(2,\), \(1,\) is needed"):
+    with pytest.raises(mw.errors.ConstraintError, match=r"has shape \(2,\), \(1,\) is needed"):
         old.at(second, new=lambda rows: np.ones(2, bool))
-    with pytest.raises(mw.ConstraintError, match="of another live set"):
-        old.at(mw.LiveSids(mw.sort_sids([[1]], 3)).publish(), new=True)
+    with pytest.raises(mw.errors.ConstraintError, match="of another live set"):
+        old.at(LiveSids(mw.sort_sids([[1]], 3)).publish(), new=True)
     with pytest.raises(TypeError, match="joined with a filter"):
         old | True
     assert numpy_ops.filtered(numpy_ops.refreshed(dev, second), [old.at(second, new=False)]).base.kept is not None
@@ -271,5 +275,5 @@ def test_the_logits_processor_takes_filters_of_snapshots():
         ids = torch.cat([ids, scores.argmax(-1, keepdim=True)], 1)
     for row, tokens in enumerate(ids[:, 1:]):
         assert tables[row // 3].contains(tokens[None]).all()
-    with pytest.raises(mw.ConstraintError, match="keeps no item"):
+    with pytest.raises(mw.errors.ConstraintError, match="keeps no item"):
         ConstraintLogitsProcessor(tables[0] & ~tables[0], eos_token_ids=c.vocab)

@@ -15,6 +15,7 @@ from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode import beam_search, sample_sequences
 from maskwright.runtime.device import live_cursor
 from maskwright.table import live_base, live_sids, update_log
+from maskwright.table.live_sids import LiveSids
 from tests.marks import marked
 from tests.runtime.device.test_operations import ALL, backend, out
 from tests.table.test_sorted_matrix import some_logits
@@ -40,7 +41,7 @@ class Changing:
         self.items: Items = Counter(map(tuple, drawn.tolist()))
         self.base = mw.sort_sids(drawn, self.vocab)
         options = {"capacity": 300, "widths": (300,) * self.length} | options
-        self.live = mw.LiveSids(self.base, **options)
+        self.live = LiveSids(self.base, **options)
 
     def draw(self, count: int) -> np.ndarray:
         skew = self.rng.integers(0, self.tokens, (2, count, self.length)).min(axis=0)
@@ -86,12 +87,12 @@ def test_a_set_has_the_items_that_were_inserted_and_not_deleted(kind):
 
 
 def test_one_of_two_items_with_a_sequence_may_go_and_no_more_than_there_are():
-    live = mw.LiveSids(mw.sort_sids([[1, 1], [1, 1], [2, 2]], 3), capacity=8)
+    live = LiveSids(mw.sort_sids([[1, 1], [1, 1], [2, 2]], 3), capacity=8)
     live.insert([[0, 1], [0, 1]])
     for row in ([1, 1], [0, 1]):
         live.delete([row])
         assert live.publish().contains([row]).all()
-        with pytest.raises(mw.ConstraintError, match=r"not as many items \[., 1\] to delete: none was removed"):
+        with pytest.raises(mw.errors.ConstraintError, match=r"not as many items \[., 1\] to delete: none was removed"):
             live.delete([[2, 2], row, row])
         assert live.publish().contains([row, [2, 2]]).all()
         live.delete([row])
@@ -102,13 +103,13 @@ def test_one_of_two_items_with_a_sequence_may_go_and_no_more_than_there_are():
 
 
 def test_a_full_delta_names_compaction_and_takes_nothing():
-    live = mw.LiveSids(mw.sort_sids([[1, 1, 1]], 9), capacity=4, widths=(4, 4, 3))
+    live = LiveSids(mw.sort_sids([[1, 1, 1]], 9), capacity=4, widths=(4, 4, 3))
     live.insert([[0, 0, i] for i in range(3)])
     for rows, message in (
         ([[2, 0, 0], [3, 0, 0]], "the delta is full: it has 3 of 4 sequences"),
         ([[0, 0, 8]], "full at depth 2: a prefix would have more than 3 of its"),
     ):
-        with pytest.raises(mw.ConstraintError, match=message) as found:
+        with pytest.raises(mw.errors.ConstraintError, match=message) as found:
             live.insert(rows)
         assert "compact()" in str(found.value.remedies[0])
         assert live.num_delta == 3
@@ -118,7 +119,7 @@ def test_a_full_delta_names_compaction_and_takes_nothing():
 
 
 def test_what_are_no_items_of_the_set_is_refused():
-    live = mw.LiveSids(mw.sort_sids([[1, 1]], 3))
+    live = LiveSids(mw.sort_sids([[1, 1]], 3))
     for rows, message in (
         ([1, 1], r"sids must be integers \(N, 2\)"),
         ([[0.5, 1]], r"sids must be integers \(N, 2\), not float64"),
@@ -126,15 +127,15 @@ def test_what_are_no_items_of_the_set_is_refused():
         ([[-1, 0]], "row 0 has a token outside"),
     ):
         for change in (live.insert, live.delete):
-            with pytest.raises(mw.ConstraintError, match=message):
+            with pytest.raises(mw.errors.ConstraintError, match=message):
                 change(rows)
     live.insert([])
     with pytest.raises(TypeError, match="must be a SortedMatrix"):
-        mw.LiveSids(mw.compile_sids([[1]], 2))
+        LiveSids(mw.compile_sids([[1]], 2))
     with pytest.raises(ValueError, match="positive number of sequences"):
-        mw.LiveSids(live.base, capacity=0)
+        LiveSids(live.base, capacity=0)
     with pytest.raises(ValueError, match="widths must be 2 positive numbers"):
-        mw.LiveSids(live.base, widths=(3,))
+        LiveSids(live.base, widths=(3,))
 
 
 def walked(ops: Any, dev: Any, rows: np.ndarray, depths: np.ndarray, into: Any) -> Any:
@@ -222,7 +223,7 @@ def test_searches_keep_their_snapshot_while_the_set_changes(name, kind, pairs, m
     for _ in range(6):
         snapshot = c.live.publish()
         dev, table, items = ops.refreshed(dev, snapshot), c.table(), set(c.items)
-        options = {"batch": 2, "max_length": c.length}
+        options = {"batch": 2, "max_tokens": c.length}
         found = beam_search(with_updates, None, dev, ops=ops, beams=7, **options)
         wanted = beam_search(plain, None, table, ops=numpy_ops, beams=7, **options)
         np.testing.assert_array_equal(out(found.tokens), wanted.tokens)
@@ -244,7 +245,7 @@ def test_searches_keep_their_snapshot_while_the_set_changes(name, kind, pairs, m
 @pytest.mark.parametrize("name", ["numpy", "torch"])
 def test_an_empty_set_allows_nothing_and_takes_items_again(name):
     ops, _ = backend(name)
-    live = mw.LiveSids(mw.sort_sids([[1, 1], [2, 2]], 3), capacity=4)
+    live = LiveSids(mw.sort_sids([[1, 1], [2, 2]], 3), capacity=4)
     live.delete([[1, 1], [2, 2]])
     live.compact()
     dev = ops.put(live.publish())
@@ -263,7 +264,7 @@ def test_the_logits_processor_takes_a_snapshot_beside_other_constraints():
     for _ in range(5):
         c.update()
     snapshot, eos = c.live.publish(), c.vocab
-    tables = [snapshot, c.base, mw.filter_sids(c.base, np.arange(c.base.num_items) % 2 == 0)]
+    tables = [snapshot, c.base, c.base.filter(np.arange(c.base.num_items) % 2 == 0)]
     processor = ConstraintLogitsProcessor(tables, eos_token_ids=eos)
     ids = torch.zeros(9, 1, dtype=torch.int64)
     generator = torch.Generator().manual_seed(0)
@@ -274,7 +275,7 @@ def test_the_logits_processor_takes_a_snapshot_beside_other_constraints():
     for row, tokens in enumerate(ids[:, 1:]):
         assert tables[row // 3].contains(tokens[None]).all()
     c.live.delete(list(c.items.elements()))
-    with pytest.raises(mw.ConstraintError, match="the live set of table 0 is empty"):
+    with pytest.raises(mw.errors.ConstraintError, match="the live set of table 0 is empty"):
         ConstraintLogitsProcessor(c.live.publish(), eos_token_ids=eos)
 
 
@@ -329,7 +330,7 @@ def test_updates_go_on_while_base_and_delta_are_joined(monkeypatch):
 
 def test_a_compaction_whose_delta_cannot_take_what_came_meanwhile_changes_nothing(monkeypatch):
     base = mw.sort_sids([[i, i] for i in range(20)], 32)
-    live = mw.LiveSids(base, 4, widths=(4, 4))
+    live = LiveSids(base, 4, widths=(4, 4))
     live.insert([[25, 25]])
     live.delete([[i, i] for i in range(10)])
     joined = live_sids._joined
@@ -340,7 +341,7 @@ def test_a_compaction_whose_delta_cannot_take_what_came_meanwhile_changes_nothin
         return found
 
     monkeypatch.setattr(live_sids, "_joined", meanwhile)
-    with pytest.raises(mw.ConstraintError, match="the delta has room for 4"):
+    with pytest.raises(mw.errors.ConstraintError, match="the delta has room for 4"):
         live.compact()
     monkeypatch.undo()
     assert live.publish().contains([*base.sids, [25, 25]]).all()
@@ -353,14 +354,14 @@ def test_a_compaction_whose_delta_cannot_take_what_came_meanwhile_changes_nothin
 
 def test_a_log_goes_on_over_compactions_and_knows_how_many_items_its_base_has(tmp_path):
     base = mw.sort_sids([[1, 1], [1, 1], [2, 2]], 32)
-    live = mw.LiveSids(base, 4, widths=(4, 4), log=tmp_path / "log")
+    live = LiveSids(base, 4, widths=(4, 4), log=tmp_path / "log")
     for first in (10, 20):
         live.insert([[first + i, 0] for i in range(4)])
         live.compact()
     live.close()
-    assert mw.LiveSids(base, 4, widths=(4, 4), log=tmp_path / "log").publish().num_sequences == 10
+    assert LiveSids(base, 4, widths=(4, 4), log=tmp_path / "log").publish().num_sequences == 10
     with pytest.raises(TableFileError, match="a log of another base"):
-        mw.LiveSids(mw.sort_sids([[1, 1], [2, 2]], 32), 4, log=tmp_path / "log")
+        LiveSids(mw.sort_sids([[1, 1], [2, 2]], 32), 4, log=tmp_path / "log")
 
 
 def test_a_log_holds_every_update_that_was_acknowledged_and_none_by_half(tmp_path):
@@ -380,33 +381,33 @@ def test_a_log_holds_every_update_that_was_acknowledged_and_none_by_half(tmp_pat
     copy = tmp_path / "copy"
     for size in range(len(data) + 1):
         copy.write_bytes(data[:size])
-        again = mw.LiveSids(c.base, 300, widths=(300,) * 4, log=copy)
+        again = LiveSids(c.base, 300, widths=(300,) * 4, log=copy)
         wanted = [items for end, items in states if end <= size] or [states[0][1]]
         snapshot = again.publish()
         assert snapshot.num_sequences == len(wanted[-1])
         assert snapshot.contains([*wanted[-1]]).all()
         again.close()
-    again = mw.LiveSids(c.base, 300, widths=(300,) * 4, log=copy)
+    again = LiveSids(c.base, 300, widths=(300,) * 4, log=copy)
     again.insert([[0, 0, 0, 0]])  # what comes after is written behind the last whole update
     again.close()
-    assert mw.LiveSids(c.base, 300, widths=(300,) * 4, log=copy).publish().contains([[0, 0, 0, 0]]).all()
+    assert LiveSids(c.base, 300, widths=(300,) * 4, log=copy).publish().contains([[0, 0, 0, 0]]).all()
     damaged = bytearray(data)
     damaged[states[2][0] + 12] ^= 1
     copy.write_bytes(damaged)
     with pytest.raises(TableFileError, match=f"damaged at byte {states[2][0]}"):
-        mw.LiveSids(c.base, 300, widths=(300,) * 4, log=copy)
+        LiveSids(c.base, 300, widths=(300,) * 4, log=copy)
     assert copy.read_bytes() == damaged  # nothing is cut away
     damaged = bytearray(data)
     damaged[-1] ^= 1
     copy.write_bytes(damaged)
-    assert mw.LiveSids(c.base, 300, widths=(300,) * 4, log=copy).publish().num_sequences == len(states[-2][1])
+    assert LiveSids(c.base, 300, widths=(300,) * 4, log=copy).publish().num_sequences == len(states[-2][1])
     other = mw.sort_sids([[1, 2, 3, 4]], 5)
     c.live.close()
     with pytest.raises(TableFileError, match="a log of another base"):
-        mw.LiveSids(other, log=path)
+        LiveSids(other, log=path)
     copy.write_bytes(b"something else")
     with pytest.raises(TableFileError, match="no log of a live set"):
-        mw.LiveSids(other, log=copy)
+        LiveSids(other, log=copy)
 
 
 def test_an_update_that_cannot_be_written_is_not_made(tmp_path, monkeypatch):
@@ -428,7 +429,7 @@ def test_an_update_that_cannot_be_written_is_not_made(tmp_path, monkeypatch):
 def test_a_prefix_never_has_more_rows_of_a_delta_than_a_step_reads():
     rng = np.random.default_rng(8)
     for widths in ((400, 400, 9, 4), (400, 90, 20, 2), (120, 40, 40, 40)):
-        live, rows = mw.LiveSids(mw.sort_sids([[9, 9, 9, 9]], 10), capacity=400, widths=widths), set()
+        live, rows = LiveSids(mw.sort_sids([[9, 9, 9, 9]], 10), capacity=400, widths=widths), set()
         refused = 0
         for _ in range(150):
             new = rng.integers(0, 5, (int(rng.integers(1, 6)), 4))
@@ -440,7 +441,7 @@ def test_a_prefix_never_has_more_rows_of_a_delta_than_a_step_reads():
                 live.insert(new)
                 rows = grown
             else:
-                with pytest.raises(mw.ConstraintError, match="full"):
+                with pytest.raises(mw.errors.ConstraintError, match="full"):
                     live.insert(new)
                 refused += 1
             assert live.num_delta == len(rows)
@@ -475,41 +476,41 @@ def test_torch_traces_nothing_again_for_updates_filters_and_compaction():
     assert len(traced) == 1
     for seed in range(3):
         keep = np.random.default_rng(seed).random((2, c.base.num_items)) < 0.1
-        masked(torch_ops.filtered(plain, [mw.filter_sids(c.base, each) for each in keep]), logits)
+        masked(torch_ops.filtered(plain, [c.base.filter(each) for each in keep]), logits)
     assert len(traced) == 2
 
 
 def test_a_base_is_not_written_over_its_log(tmp_path):
     log = tmp_path / "log"
-    live = mw.LiveSids(mw.sort_sids([[3, 1], [3, 0]], 8), 10, log=log)
+    live = LiveSids(mw.sort_sids([[3, 1], [3, 0]], 8), 10, log=log)
     live.insert([[2, 2]])
     (tmp_path / "link").symlink_to(log)
     for path in (log, tmp_path / "." / "log", tmp_path / "link"):
-        with pytest.raises(mw.ConstraintError, match="base and log are two files") as caught:
+        with pytest.raises(mw.errors.ConstraintError, match="base and log are two files") as caught:
             live.compact(save=path)
         assert caught.value.argument == "save"
     live.close()
-    with pytest.raises(mw.ConstraintError, match="base and log are two files"):
-        mw.LiveSids.load(log, log=log)
-    assert mw.LiveSids(mw.sort_sids([[3, 1], [3, 0]], 8), 10, log=log).publish().contains([[2, 2]]).all()
+    with pytest.raises(mw.errors.ConstraintError, match="base and log are two files"):
+        LiveSids.load(log, log=log)
+    assert LiveSids(mw.sort_sids([[3, 1], [3, 0]], 8), 10, log=log).publish().contains([[2, 2]]).all()
 
 
 def test_an_update_that_no_delta_of_this_capacity_can_hold_says_so(tmp_path):
     base, log = mw.sort_sids([[3, 1], [3, 0]], 8), tmp_path / "log"
-    live = mw.LiveSids(base, 10, log=log)
+    live = LiveSids(base, 10, log=log)
     live.insert([[2, i] for i in range(5)])
     live.close()
-    with pytest.raises(mw.ConstraintError, match=r"has 5 new sequences, and the delta has room for 3") as caught:
-        mw.LiveSids(base, 3, log=log)
+    with pytest.raises(mw.errors.ConstraintError, match=r"has 5 new sequences, and the delta has room for 3") as caught:
+        LiveSids(base, 3, log=log)
     assert "compact" not in str(caught.value)
 
 
 def test_what_refreshes_a_device_is_a_snapshot_of_its_live_set():
-    live = mw.LiveSids(mw.sort_sids([[3, 1], [3, 0]], 8), 10)
+    live = LiveSids(mw.sort_sids([[3, 1], [3, 0]], 8), 10)
     snapshot = live.publish()
     dev = numpy_ops.put(snapshot)
     for wrong in (live, live.base, snapshot.filter([True, False])):
         with pytest.raises(TypeError, match="snapshot must be a Snapshot"):
             numpy_ops.refreshed(dev, wrong)
-    with pytest.raises(mw.ConstraintError, match="it is of another live set"):
-        numpy_ops.refreshed(dev, mw.LiveSids(mw.sort_sids([[3, 1, 1]], 8), 10).publish())
+    with pytest.raises(mw.errors.ConstraintError, match="it is of another live set"):
+        numpy_ops.refreshed(dev, LiveSids(mw.sort_sids([[3, 1, 1]], 8), 10).publish())

@@ -12,6 +12,8 @@ import pytest
 
 import maskwright as mw
 from maskwright.runtime.decode import beam_search, sample_sequences
+from maskwright.table.live_sids import LiveSids
+from maskwright.table.snapshot import LiveFilter
 from tests.marks import marked
 from tests.runtime.device.test_operations import backend, out
 
@@ -29,10 +31,10 @@ class Living:
         self.rng, self.folder = np.random.default_rng(seed), folder
         drawn = self.rng.integers(0, V, (40, L))
         self.items: Counter[Row] = Counter(map(tuple, drawn.tolist()))
-        self.live = mw.LiveSids(mw.sort_sids(drawn, V), log=folder / "log", **OPTIONS)
+        self.live = LiveSids(mw.sort_sids(drawn, V), log=folder / "log", **OPTIONS)
         self.publish()
         self.dev = self.ops.put(self.snapshot)
-        self.kept: list[tuple[mw.LiveFilter, set[Row]]] = []
+        self.kept: list[tuple[LiveFilter, set[Row]]] = []
         self.done: Counter[str] = Counter()
 
     def publish(self) -> None:
@@ -40,7 +42,7 @@ class Living:
 
     def insert(self) -> None:
         rows = self.rng.integers(0, V, (int(self.rng.integers(1, 6)), L))
-        with suppress(mw.ConstraintError):
+        with suppress(mw.errors.ConstraintError):
             self.live.insert(rows)
             self.items.update(map(tuple, rows.tolist()))
             return
@@ -63,9 +65,9 @@ class Living:
             self.live.compact(save=self.folder / "base")
         self.live.close()
         if (self.folder / "base").exists():
-            self.live = mw.LiveSids.load(self.folder / "base", log=self.folder / "log", **OPTIONS)
+            self.live = LiveSids.load(self.folder / "base", log=self.folder / "log", **OPTIONS)
         else:
-            self.live = mw.LiveSids(self.live.base, log=self.folder / "log", **OPTIONS)
+            self.live = LiveSids(self.live.base, log=self.folder / "log", **OPTIONS)
         self.refresh()
 
     def refresh(self) -> None:
@@ -97,7 +99,7 @@ class Living:
             (self.insert, self.delete, self.compact)[int(self.rng.integers(3))]()
             return self.into(logits[np.full(len(tokens), t)]), cache
 
-        found = beam_search(step, None, dev, ops=self.ops, batch=len(wanted), beams=V**L, max_length=L)
+        found = beam_search(step, None, dev, ops=self.ops, batch=len(wanted), beams=V**L, max_tokens=L)
         for row, rows in enumerate(wanted):
             tokens = out(found.tokens)[row][out(found.valid)[row]]
             assert sorted(map(tuple, tokens.tolist())) == sorted(rows)
@@ -119,7 +121,7 @@ class Living:
         def step(tokens: Any, cache: Any, t: int) -> Any:
             return self.into(np.zeros((len(tokens), V), np.float32)), cache
 
-        found = sample_sequences(step, None, dev, random, ops=self.ops, batch=len(wanted), samples=4, max_length=L)
+        found = sample_sequences(step, None, dev, random, ops=self.ops, batch=len(wanted), samples=4, max_tokens=L)
         for row, (constraint, rows) in enumerate(wanted):
             assert out(found.valid)[row].all() == bool(rows)
             if rows:

@@ -36,7 +36,7 @@ def test_members_are_as_likely_as_their_weights_say(kind, weighted):
     for i, row in enumerate(rows):
         expected[tuple(row)] = expected[tuple(row)] + weights[i] if weighted else 1
     n = 20_000
-    drawn = mw.sample_members(table, n, seed=0, weights=weights)
+    drawn = MemberSampler(table, weights).sample(n, seed=0)
     found, total = counted(drawn.tokens), sum(expected.values())
     assert set(found) == {row for row, weight in expected.items() if weight}
     statistic = sum((found[r] - n * w / total) ** 2 / (n * w / total) for r, w in expected.items() if w)
@@ -61,7 +61,7 @@ def test_each_member_has_one_rank(case, seed):
         assert [tuple(t for t in row if t >= 0) for row in ranked.tokens.tolist()] == sorted(set(rows))
         one = np.zeros(len(rows))
         one[seed % len(rows)] = 0.5
-        assert set(counted(mw.sample_members(table, 3, seed, one).tokens)) == {tuple(rows[seed % len(rows)])}
+        assert set(counted(MemberSampler(table, one).sample(3, seed).tokens)) == {tuple(rows[seed % len(rows)])}
 
 
 def test_a_generator_goes_on_and_a_seed_begins_again():
@@ -76,9 +76,9 @@ def test_what_has_no_members_to_draw_is_refused():
     table = mw.compile_sids(SIDS, 10)
     for weights in ([1] * 5, [[1] * 6], [-1] + [1] * 5, [0] * 6, [np.nan] + [1] * 5, ["a"] * 6):
         with pytest.raises(ValueError, match="weights must be"):
-            mw.sample_members(table, 1, 0, weights)
+            MemberSampler(table, weights)
     with pytest.raises(ValueError, match="n=-1"):
-        mw.sample_members(table, -1, 0)
+        MemberSampler(table).sample(-1, 0)
     pattern = mw.compile_regex("a*", mw.Vocabulary.from_bytes([b"a", b""], eos=1))
     with pytest.raises(TypeError, match="draw texts with sample_sequences"):
-        mw.sample_members(pattern, 1, 0)
+        MemberSampler(pattern)

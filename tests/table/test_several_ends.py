@@ -54,7 +54,7 @@ def test_a_file_with_one_end_is_what_it_was(kind, tmp_path):
 def test_a_reader_that_knows_of_one_end_refuses_a_file_with_several(tmp_path, monkeypatch):
     end_tokens.pair("sids", 0).several.save(tmp_path / "table")
     monkeypatch.setattr(file, "SEVERAL_ENDS_VERSION", 5)
-    with pytest.raises(mw.TableFileError, match="has format version 6, this maskwright reads 5"):
+    with pytest.raises(mw.errors.TableFileError, match="has format version 6, this maskwright reads 5"):
         mw.TransitionTable.load(tmp_path / "table")
 
 
@@ -73,7 +73,7 @@ def test_a_reader_that_knows_of_one_end_refuses_a_file_with_several(tmp_path, mo
 def test_ends_that_no_table_has_are_refused(changes, message):
     table = mw.compile_sequences([[5, 6], [7]], vocab_size=40, eos=0)
     assert dataclasses.replace(table, other_ends=[4]).ends == (0, 4)
-    with pytest.raises(mw.TableError, match=message):
+    with pytest.raises(mw.errors.TableError, match=message):
         dataclasses.replace(table, **changes)
 
 
@@ -81,11 +81,11 @@ def test_ends_that_no_table_has_are_refused(changes, message):
 def test_a_mask_or_an_exit_with_another_end_is_refused(kind):
     table = end_tokens.pair(kind, 4).one.to_table()
     allowed = np.flatnonzero(np.unpackbits(mw.Matcher(table).mask().astype("<u4").view(np.uint8), bitorder="little"))
-    with pytest.raises(mw.TableError, match="which is one of the ends"):
+    with pytest.raises(mw.errors.TableError, match="which is one of the ends"):
         dataclasses.replace(table, other_ends=(int(next(t for t in allowed if t != table.eos)),))
 
 
 @pytest.mark.parametrize("inside", [0, 3])
 def test_a_sequence_with_an_end_inside_is_refused(inside):
-    with pytest.raises(mw.ConstraintError, match=f"row 1 has the eos token {inside} at position 0"):
+    with pytest.raises(mw.errors.ConstraintError, match=f"row 1 has the eos token {inside} at position 0"):
         mw.compile_sequences([[5, 6], [inside, 7]], vocab_size=8, eos=[0, 3])

@@ -17,6 +17,7 @@ from maskwright.runtime.decode import beam_search, sample, sample_unbiased
 from maskwright.runtime.device.device_table import FilteredState
 from maskwright.table.filter_bits import booleans_of
 from maskwright.table.kept_edges import kept_edges
+from maskwright.table.sorted_matrix import SortedMatrix
 from tests.marks import marked
 from tests.oracles import naive
 from tests.runtime.device.test_operations import ALL, backend, out
@@ -25,7 +26,7 @@ from tests.table.test_sorted_matrix import CASES, case, some_logits
 FEW = ["skewed"]  # what JAX is given: compiling takes seconds
 
 
-def keeps(matrix: mw.SortedMatrix, seed: int) -> list[np.ndarray]:
+def keeps(matrix: SortedMatrix, seed: int) -> list[np.ndarray]:
     """Three choices of items: half, few, and none of one first token."""
     rng = np.random.default_rng(seed)
     half, few = rng.random(matrix.num_items) < 0.5, rng.random(matrix.num_items) < 0.04
@@ -43,7 +44,7 @@ def test_filters_join_item_by_item_and_give_back_kept_items_alone(drawn, data):
     rows, vocab = drawn
     matrix = mw.sort_sids(np.array(rows), vocab)
     one, other = (np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))) for _ in "12")
-    a, b = mw.filter_sids(matrix, one), mw.filter_sids(matrix, other)
+    a, b = matrix.filter(one), matrix.filter(other)
     for made, keep in ((a, one), (a & b, one & other), (a | b, one | other), (~a, ~one), (~(a | b), ~(one | other))):
         kept = {row for row, is_kept in zip(rows, keep, strict=True) if is_kept}
         assert made.num_items == keep.sum()
@@ -78,7 +79,7 @@ def test_filters_of_tables_join_item_by_item_and_give_back_kept_items_alone(draw
     rows, vocab = drawn
     table = mw.compile_sequences([list(row) for row in rows], vocab_size=vocab, eos=eos)
     one, other = (np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))) for _ in "12")
-    a, b = mw.filter_sids(table, one), mw.filter_sids(table, other)
+    a, b = table.filter(one), table.filter(other)
     for made, keep in ((a, one), (a & b, one & other), (a | b, one | other), (~a, ~one), (~(a | b), ~(one | other))):
         kept = {row for row, is_kept in zip(rows, keep, strict=True) if is_kept}
         assert (made.num_items, made.num_sequences) == (keep.sum(), len(kept))
@@ -106,16 +107,16 @@ def test_filters_of_tables_join_item_by_item_and_give_back_kept_items_alone(draw
 
 def test_columns_of_other_libraries_are_taken_and_null_is_refused():
     matrix = mw.sort_sids([[3, 1], [0, 2], [3, 1]], 4)
-    wanted = mw.filter_sids(matrix, [True, False, False]).items
+    wanted = matrix.filter([True, False, False]).items
     pa = pytest.importorskip("pyarrow")
     for column in (pa.array([True, False, False]), pa.chunked_array([[True], [False, False]])):
-        np.testing.assert_array_equal(mw.filter_sids(matrix, column).items, wanted)
+        np.testing.assert_array_equal(matrix.filter(column).items, wanted)
     masked = np.ma.array([True, False, False])
-    np.testing.assert_array_equal(mw.filter_sids(matrix, masked).items, wanted)
+    np.testing.assert_array_equal(matrix.filter(masked).items, wanted)
     masked[1] = np.ma.masked
     for column in (pa.array([True, None, False]), pa.chunked_array([[True], [None, False]]), masked):
-        with pytest.raises(mw.ConstraintError, match="keep has 1 nulls") as found:
-            mw.filter_sids(matrix, column)
+        with pytest.raises(mw.errors.ConstraintError, match="keep has 1 nulls") as found:
+            matrix.filter(column)
         assert found.value.argument == "keep"
         assert found.value.remedies
 
@@ -128,13 +129,13 @@ def test_what_is_no_choice_among_the_items_is_refused():
         ([[True, False]], r"shape \(1, 2\)"),
         ([None, True], "must be booleans, not object"),
     ):
-        with pytest.raises(mw.ConstraintError, match=message):
-            mw.filter_sids(matrix, keep)
-    kept, foreign = mw.filter_sids(matrix, [True, False]), mw.filter_sids(other, [True, False])
-    with pytest.raises(mw.ConstraintError, match="filters of different matrices"):
+        with pytest.raises(mw.errors.ConstraintError, match=message):
+            matrix.filter(keep)
+    kept, foreign = matrix.filter([True, False]), other.filter([True, False])
+    with pytest.raises(mw.errors.ConstraintError, match="filters of different matrices"):
         kept & foreign
     dev = numpy_ops.put(matrix)
-    with pytest.raises(mw.ConstraintError, match="of another matrix"):
+    with pytest.raises(mw.errors.ConstraintError, match="of another matrix"):
         numpy_ops.filtered(dev, [foreign])
     with pytest.raises(ValueError, match="filters is empty"):
         numpy_ops.filtered(dev, [])
@@ -142,8 +143,6 @@ def test_what_is_no_choice_among_the_items_is_refused():
         numpy_ops.filtered(dev, [kept], of=[1])
     with pytest.raises(ValueError, match="begin with start"):
         numpy_ops.bitmask(numpy_ops.filtered(dev, [kept]), numpy_ops.start(dev, 1))
-    with pytest.raises(TypeError, match="must be a SortedMatrix"):
-        mw.filter_sids([[1]], [True])
 
 
 def walked(ops: Any, dev: Any, rows: np.ndarray, depths: np.ndarray, of: np.ndarray, into: Any) -> FilteredState:
@@ -165,7 +164,7 @@ def test_each_row_is_allowed_what_the_table_of_its_kept_items_allows(name, kind)
     rng = np.random.default_rng(6)
     of, depths = np.tile([0, 1, 2], 16), rng.integers(0, c.matrix.length + 1, 48)
     rows = np.stack([c.rows[rng.choice(np.flatnonzero(chosen[f]) if i % 3 else len(c.rows))] for i, f in enumerate(of)])
-    dev = ops.filtered(ops.put(c.matrix), [mw.filter_sids(c.matrix, keep) for keep in chosen], of)
+    dev = ops.filtered(ops.put(c.matrix), [c.matrix.filter(keep) for keep in chosen], of)
     logits, width = some_logits(48, c.vocab, 2), max(c.matrix.widths)
 
     def all_of(dev: Any, logits: Any, state: Any, tokens: Any) -> Any:
@@ -208,7 +207,7 @@ def test_each_row_is_allowed_what_the_table_of_its_kept_items_allows(name, kind)
 def test_beams_and_samples_are_those_of_the_kept_items(name, kind):
     c, (ops, into) = case(kind), backend(name)
     chosen = keeps(c.matrix, 7)
-    filters = [mw.filter_sids(c.matrix, keep) for keep in chosen]
+    filters = [c.matrix.filter(keep) for keep in chosen]
     dev = ops.filtered(ops.put(c.matrix), filters)
     beams, length = 5, c.matrix.length
     weights = some_logits(length, c.vocab, 3)
@@ -217,7 +216,7 @@ def test_beams_and_samples_are_those_of_the_kept_items(name, kind):
         return into(weights[np.full(len(tokens), t)]), cache
 
     def search(dev: Any) -> Any:
-        return beam_search(step, None, dev, ops=ops, batch=3, beams=beams, max_length=length)
+        return beam_search(step, None, dev, ops=ops, batch=3, beams=beams, max_tokens=length)
 
     if name == "jax":
         import jax
@@ -228,7 +227,7 @@ def test_beams_and_samples_are_those_of_the_kept_items(name, kind):
         table = mw.compile_sids(c.rows[keep], c.vocab)
         wanted = beam_search(
             lambda tokens, cache, t: (weights[np.full(len(tokens), t)], cache), None, table, ops=numpy_ops, batch=1,
-            beams=beams, max_length=length,
+            beams=beams, max_tokens=length,
         )  # fmt: skip
         np.testing.assert_array_equal(out(found.valid)[b], wanted.valid[0])
         np.testing.assert_array_equal(out(found.tokens)[b], wanted.tokens[0])
@@ -247,7 +246,7 @@ def test_beams_and_samples_are_those_of_the_kept_items(name, kind):
         import torch
 
         random = torch.Generator().manual_seed(0)
-    drawn = sample_unbiased(step, None, dev, random, ops=ops, batch=3, candidates=4, max_length=length)
+    drawn = sample_unbiased(step, None, dev, random, ops=ops, batch=3, candidates=4, max_tokens=length)
     assert out(drawn.valid).all()
     for tokens, one in zip(out(drawn.tokens), filters, strict=True):
         assert one.contains(tokens[None]).all()
@@ -258,7 +257,7 @@ def test_beams_and_samples_are_those_of_the_kept_items(name, kind):
 @pytest.mark.parametrize("name", ["numpy", "torch"])
 def test_a_row_whose_filter_keeps_nothing_holds_nothing_and_leaves_the_others_alone(name):
     c, (ops, into) = case("few tokens"), backend(name)
-    nothing, everything = (mw.filter_sids(c.matrix, np.full(c.matrix.num_items, keep)) for keep in (False, True))
+    nothing, everything = (c.matrix.filter(np.full(c.matrix.num_items, keep)) for keep in (False, True))
     assert nothing.num_sequences == 0
     dev = ops.filtered(ops.put(c.matrix), [nothing, everything])
     weights = some_logits(1, c.vocab, 3)
@@ -266,9 +265,9 @@ def test_a_row_whose_filter_keeps_nothing_holds_nothing_and_leaves_the_others_al
     def step(tokens: Any, cache: Any, t: int) -> Any:
         return into(weights.repeat(len(tokens), 0)), cache
 
-    found = beam_search(step, None, dev, ops=ops, batch=2, beams=3, max_length=c.matrix.length)
+    found = beam_search(step, None, dev, ops=ops, batch=2, beams=3, max_tokens=c.matrix.length)
     assert not out(found.valid)[0].any()
-    plain = beam_search(step, None, ops.put(c.matrix), ops=ops, batch=1, beams=3, max_length=c.matrix.length)
+    plain = beam_search(step, None, ops.put(c.matrix), ops=ops, batch=1, beams=3, max_tokens=c.matrix.length)
     np.testing.assert_array_equal(out(found.tokens)[1], out(plain.tokens)[0])
     assert not out(ops.bitmask(dev, ops.start(dev, 2)))[0].any()
 
@@ -288,7 +287,7 @@ def test_another_filter_compiles_nothing_again():
     dev, logits = jax_ops.put(c.matrix), some_logits(2, c.vocab)
     kept = set()
     for seed in range(4):
-        filters = [mw.filter_sids(c.matrix, keep) for keep in keeps(c.matrix, seed)[:2]]
+        filters = [c.matrix.filter(keep) for keep in keeps(c.matrix, seed)[:2]]
         kept.add((np.asarray(masked(jax_ops.filtered(dev, filters), logits)) > -np.inf).tobytes())
     assert len(kept) > 1
     assert len(traces) == 1
@@ -297,7 +296,7 @@ def test_another_filter_compiles_nothing_again():
 def test_a_filter_is_put_as_a_matrix_is():
     c = case("skewed")
     keep = keeps(c.matrix, 1)[0]
-    one = mw.filter_sids(c.matrix, keep)
+    one = c.matrix.filter(keep)
     table = mw.compile_sids(c.rows[keep], c.vocab)
     logits = some_logits(1, c.vocab)
     row = c.rows[keep][:1]
@@ -316,7 +315,7 @@ def test_a_matcher_under_a_filter_allows_what_the_table_of_the_kept_items_allows
     c = case(kind)
     for seed, keep in enumerate(keeps(c.matrix, 8)):
         table = mw.compile_sids(c.rows[keep], c.vocab)
-        mine, theirs = mw.Matcher(mw.filter_sids(c.matrix, keep)), mw.Matcher(table)
+        mine, theirs = mw.Matcher(c.matrix.filter(keep)), mw.Matcher(table)
         rng = np.random.default_rng(seed)
         while not mine.is_accepting:
             np.testing.assert_array_equal(mine.mask(), theirs.mask())
@@ -330,8 +329,8 @@ def test_a_matcher_under_a_filter_allows_what_the_table_of_the_kept_items_allows
 
 
 def test_what_must_write_something_refuses_a_filter_that_keeps_nothing():
-    nothing = mw.filter_sids(case("few tokens").matrix, np.zeros(60, bool))
-    with pytest.raises(mw.ConstraintError, match="the filter keeps no item"):
+    nothing = case("few tokens").matrix.filter(np.zeros(60, bool))
+    with pytest.raises(mw.errors.ConstraintError, match="the filter keeps no item"):
         mw.Matcher(nothing)
     with pytest.raises(TypeError, match="an Arena holds tables, not a SidFilter"):
         check_held(nothing)
@@ -344,7 +343,7 @@ def test_the_logits_processor_gives_each_element_its_filter():
 
     c = case("few tokens")
     chosen = keeps(c.matrix, 9)[:2]
-    filters = [mw.filter_sids(c.matrix, keep) for keep in chosen]
+    filters = [c.matrix.filter(keep) for keep in chosen]
     eos = c.vocab
     processor = ConstraintLogitsProcessor(filters, eos_token_ids=eos)
     ids = torch.zeros(4, 1, dtype=torch.int64)
@@ -355,5 +354,5 @@ def test_the_logits_processor_gives_each_element_its_filter():
     assert (processor(ids, torch.zeros(4, c.vocab + 1)).argmax(-1) == eos).all()
     for row, tokens in enumerate(ids[:, 1:]):
         assert filters[row // 2].contains(tokens[None]).all()
-    with pytest.raises(mw.ConstraintError, match="the filter keeps no item"):
+    with pytest.raises(mw.errors.ConstraintError, match="the filter keeps no item"):
         ConstraintLogitsProcessor([filters[0] & ~filters[0]], eos_token_ids=eos)

@@ -27,6 +27,7 @@ from maskwright.runtime.decode import (
     sample_unbiased,
 )
 from maskwright.runtime.device.device_table import MatrixState, State
+from maskwright.table.sorted_matrix import SortedMatrix
 from tests.marks import marked
 from tests.oracles import naive
 from tests.runtime.device.test_operations import ALL, backend, out
@@ -37,7 +38,7 @@ class Case(NamedTuple):
 
     rows: np.ndarray
     table: mw.TransitionTable
-    matrix: mw.SortedMatrix
+    matrix: SortedMatrix
     nodes: np.ndarray  # (P,) states of the table
     state: MatrixState  # (P,) intervals found in a sorted list of tuples
 
@@ -171,9 +172,9 @@ def test_what_is_sorted_already_is_not_sorted_again_and_a_file_of_it_is_enough(t
     ],
 )  # fmt: skip
 def test_errors_are_those_of_compile_sids(sids, vocab):
-    with pytest.raises(mw.ConstraintError) as expected:
+    with pytest.raises(mw.errors.ConstraintError) as expected:
         mw.compile_sids(sids, vocab)
-    with pytest.raises(mw.ConstraintError) as found:
+    with pytest.raises(mw.errors.ConstraintError) as found:
         mw.sort_sids(sids, vocab)
     assert str(found.value) == str(expected.value)
 
@@ -196,17 +197,19 @@ def test_arrays_that_are_no_sorted_matrix_are_refused(monkeypatch):
         (np.zeros((2, 0), np.uint8), "unsigned integers"),
     ):
         with pytest.raises(TableError, match=message):
-            mw.SortedMatrix(4, array)
+            SortedMatrix(4, array)
     with pytest.raises(TableError, match="item_start has 1 entries, 2 are needed"):
-        mw.SortedMatrix(4, columns([0, 2]), np.zeros(1, np.int32))
+        SortedMatrix(4, columns([0, 2]), np.zeros(1, np.int32))
     with pytest.raises(TableError, match="item_row has 3 entries, there are 2 input rows"):
-        mw.SortedMatrix(4, columns([0, 2]), np.array([0, 2], np.int32), np.zeros(3, np.int32))
+        SortedMatrix(4, columns([0, 2]), np.array([0, 2], np.int32), np.zeros(3, np.int32))
     with pytest.raises(ValueError, match=r"state 3 is none of this matrix: its states are 0 \.\. 2"):
         mw.sort_sids([[0, 2], [1, 1]], 4).input_rows([3])
     with pytest.raises(ValueError, match="sids must be integers"):
         mw.sort_sids([[0, 2]], 4).contains([0, 2])
     monkeypatch.setattr(sequences, "MOST_ROWS", 1)
-    with pytest.raises(mw.ConstraintError, match=r"2 rows are more than a sorted matrix may have, 1: use compile_sids"):
+    with pytest.raises(
+        mw.errors.ConstraintError, match=r"2 rows are more than a sorted matrix may have, 1: use compile_sids"
+    ):
         mw.sort_sids([[0, 2], [1, 1]], 4)
 
 
@@ -460,7 +463,7 @@ def test_what_cannot_be_is_refused_by_name(name):
         ops.advance(dev, state, into(np.zeros((2, 2), np.int64)))
     with pytest.raises(TypeError, match=r"logits must be floating-point numbers of 16 bits or more, not .*int"):
         ops.mask_logits(dev, into(np.zeros((2, 6), np.int64)), state)
-    with pytest.raises(mw.VocabularyMismatchError, match="logits have 5 columns, the table's vocabulary has 6"):
+    with pytest.raises(mw.errors.VocabularyMismatchError, match="logits have 5 columns, the table's vocabulary has 6"):
         ops.select(dev, logits[:, :5], state, into(np.zeros((2, 1), np.float32)), 2, 0)
     with pytest.raises(ValueError, match="one state a row"):
         ops.candidates(dev, logits[:1], state, 2)
@@ -469,7 +472,7 @@ def test_what_cannot_be_is_refused_by_name(name):
     with pytest.raises(ValueError, match=r"sids must have shape \(N, L\), not \(3,\)"):
         ops.contains(dev, into(np.zeros(3, np.int64)))
     if name == "jax":
-        with pytest.raises(mw.TableError, match="jax_enable_x64"):
+        with pytest.raises(mw.errors.TableError, match="jax_enable_x64"):
             ops.put(mw.sort_sids([[0, 2**30]], 2**30 + 1))
     else:
         last = 2**20
@@ -491,7 +494,7 @@ def bigram(weights: Any, rows: Any) -> Any:
 def decoders(ops: Any, dev: Any, weights: Any, rows: Any, uniforms: Any, length: int) -> Any:
     """What every decoder finds, given the same random numbers."""
     step = bigram(weights, rows)
-    options = {"ops": ops, "batch": 2, "max_length": length}
+    options = {"ops": ops, "batch": 2, "max_tokens": length}
     first, accept, second, choice = uniforms
     beams = beam_search(step, None, dev, beams=4, **options)
     logits = weights[1, rows, rows * 0]
@@ -594,7 +597,7 @@ def test_a_whole_search_compiles_in_torch():
     dev = ops.put(c.matrix)
 
     def run() -> Any:
-        found = beam_search(step, None, dev, ops=ops, batch=2, beams=5, max_length=3)
+        found = beam_search(step, None, dev, ops=ops, batch=2, beams=5, max_tokens=3)
         return found, ops.contains(dev, found.tokens.reshape(-1, 3))
 
     (plain, _), (quick, inside) = run(), torch.compile(run, fullgraph=True, backend="aot_eager")()
@@ -682,7 +685,7 @@ def test_tokens_of_64_bits_do_not_wrap_where_jax_has_32():
 ])  # fmt: skip
 def test_fields_that_contradict_each_other_are_refused(fields, message):
     with pytest.raises(TableError, match=message):
-        mw.SortedMatrix(**{"vocab_size": 7, "columns": np.array([[0, 1], [5, 6]], np.uint8), **fields})
+        SortedMatrix(**{"vocab_size": 7, "columns": np.array([[0, 1], [5, 6]], np.uint8), **fields})
 
 
 def test_a_matrix_that_came_back_from_a_pickle_or_a_copy_cannot_be_written_to():
@@ -702,7 +705,7 @@ def test_a_matrix_that_came_back_from_a_pickle_or_a_copy_cannot_be_written_to():
 def test_columns_of_any_byte_order_are_taken():
     native = mw.sort_sids([[3, 1], [0, 2], [3, 1], [300, 7]], 400)
     fields = {"columns": ">u2", "item_start": ">i4", "item_row": ">i8"}
-    swapped = mw.SortedMatrix(400, **{name: getattr(native, name).astype(kind) for name, kind in fields.items()})
+    swapped = SortedMatrix(400, **{name: getattr(native, name).astype(kind) for name, kind in fields.items()})
     assert swapped.columns.dtype.isnative
     assert swapped.sids.tolist() == native.sids.tolist()
     assert [rows.tolist() for rows in swapped.input_rows([0, 1, 2])] == [[1], [0, 2], [3]]
@@ -732,5 +735,5 @@ def test_sequences_of_any_type_of_integers_are_found(kind, vocab_size):
 
 def test_columns_wider_than_any_vocabulary_needs_are_taken():
     columns = np.array([[1, 1, 3], [2, 3, 4]], np.uint64)
-    matrix = mw.SortedMatrix(9, np.asfortranarray(columns))
+    matrix = SortedMatrix(9, np.asfortranarray(columns))
     assert matrix.find([[1, 3], [2, 2]]).tolist() == [1, 3]

@@ -63,7 +63,7 @@ def test_every_truncation_is_refused(saved):
     whole = saved.read_bytes()
     for keep in [0, 1, 7, 8, 9, 100, len(whole) // 2, len(whole) - 1]:
         saved.write_bytes(whole[:keep])
-        with pytest.raises(mw.TableFileError, match="truncated or is not a maskwright table"):
+        with pytest.raises(mw.errors.TableFileError, match="truncated or is not a maskwright table"):
             mw.TransitionTable.load(saved)
 
 
@@ -74,17 +74,17 @@ def test_a_flipped_byte_anywhere_is_refused(saved):
         changed = bytearray(whole)
         changed[at] ^= 0x11
         saved.write_bytes(bytes(changed))
-        with pytest.raises(mw.TableFileError):
+        with pytest.raises(mw.errors.TableFileError):
             mw.TransitionTable.load(saved)
 
 
 def test_foreign_files_are_refused(tmp_path):
     path = tmp_path / "x.safetensors"
     save_file({"weight": np.ones(3)}, path)
-    with pytest.raises(mw.TableFileError, match="not one that maskwright wrote"):
+    with pytest.raises(mw.errors.TableFileError, match="not one that maskwright wrote"):
         mw.TransitionTable.load(path)
     path.write_bytes(b"\x80\x04\x95 a pickle, say")
-    with pytest.raises(mw.TableFileError, match="truncated or is not a maskwright table"):
+    with pytest.raises(mw.errors.TableFileError, match="truncated or is not a maskwright table"):
         mw.TransitionTable.load(path)
     with pytest.raises(FileNotFoundError, match="no table at"):
         mw.TransitionTable.load(tmp_path / "absent.safetensors")
@@ -121,7 +121,7 @@ def forged(saved, **fields):
 )
 def test_a_forged_header_is_refused_even_with_a_fitting_checksum(saved, fields):
     forged(saved, **fields)
-    with pytest.raises(mw.TableFileError):
+    with pytest.raises(mw.errors.TableFileError):
         mw.TransitionTable.load(saved)
 
 
@@ -130,27 +130,31 @@ def test_metadata_that_is_no_header_is_refused(saved, text):
     with safetensors.safe_open(saved, framework="numpy") as file:
         arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
     save_file(arrays, saved, {"maskwright": text})
-    with pytest.raises(mw.TableFileError):
+    with pytest.raises(mw.errors.TableFileError):
         mw.TransitionTable.load(saved)
 
 
 def test_an_array_type_that_numpy_lacks_is_refused(saved):
     whole = saved.read_bytes()
     saved.write_bytes(whole.replace(b'"dtype":"BOOL"', b'"dtype":"F8_E5M2"'.ljust(14))[: len(whole)])
-    with pytest.raises(mw.TableFileError):
+    with pytest.raises(mw.errors.TableFileError):
         mw.TransitionTable.load(saved)
 
 
 def test_another_version_is_refused(table, saved, monkeypatch):
     monkeypatch.setattr("maskwright.table.file.FORMAT_VERSION", 99)
-    with pytest.raises(mw.TableFileError, match="format version 5, this maskwright reads 99"):
+    with pytest.raises(mw.errors.TableFileError, match="format version 5, this maskwright reads 99"):
         mw.TransitionTable.load(saved)
 
 
 def test_another_vocabulary_is_refused(saved):
-    assert mw.TransitionTable.load(saved, vocabulary="integers:40").vocab_size == 40
-    with pytest.raises(mw.VocabularyMismatchError, match="compiled for vocabulary integers:40, not integers:41"):
-        mw.TransitionTable.load(saved, vocabulary="integers:41")
+    vocab, other = (mw.Vocabulary.from_bytes([b"", each], eos=0) for each in (b"a", b"b"))
+    with pytest.raises(mw.errors.VocabularyMismatchError, match="compiled for vocabulary integers:40, not bytes:"):
+        mw.TransitionTable.load(saved, vocabulary=vocab)
+    mw.compile_choices(["a"], vocab).save(saved)
+    assert mw.TransitionTable.load(saved, vocabulary=vocab).vocab_size == 2
+    with pytest.raises(mw.errors.VocabularyMismatchError, match="compiled for vocabulary bytes:"):
+        mw.TransitionTable.load(saved, vocabulary=other)
 
 
 def test_a_saved_file_can_be_read_by_whom_the_umask_lets(saved):
@@ -230,7 +234,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("name", "change", "message"), FAULTS, ids=[f"{f[0]}: {f[2]}" for f in FAULTS])
 def test_arrays_that_contradict_each_other_are_refused(table, name, change, message):
-    with pytest.raises(mw.TableError, match=message):
+    with pytest.raises(mw.errors.TableError, match=message):
         replaced(table, name, change(table))
 
 

@@ -16,24 +16,26 @@ import pytest
 import maskwright as mw
 from maskwright.errors import TableFileError
 from maskwright.table import file, live_sids, update_log
+from maskwright.table.live_sids import LiveSids
+from maskwright.table.sorted_matrix import SortedMatrix
 from tests.table.test_live_sids import Changing
 
 OPTIONS: dict[str, Any] = {"capacity": 300, "widths": (300,) * 4}
 
 
-def counts_of(live: mw.LiveSids) -> Counter[tuple[int, ...]]:
+def counts_of(live: LiveSids) -> Counter[tuple[int, ...]]:
     """The items of a live set, by its counts."""
     base = Counter(dict(zip(map(tuple, live.base.sids.tolist()), live._counts.tolist(), strict=True)))
     delta = Counter(dict(zip(map(tuple, live._delta.rows.tolist()), live._delta.counts.tolist(), strict=True)))
     return +(base + delta)
 
 
-def opened(folder: Path, base: mw.SortedMatrix) -> Counter[tuple[int, ...]]:
+def opened(folder: Path, base: SortedMatrix) -> Counter[tuple[int, ...]]:
     """The items that are there after a crash that left a folder."""
     if (folder / "base").exists():
-        live = mw.LiveSids.load(folder / "base", log=folder / "log", **OPTIONS)
+        live = LiveSids.load(folder / "base", log=folder / "log", **OPTIONS)
     else:
-        live = mw.LiveSids(base, log=folder / "log", **OPTIONS)
+        live = LiveSids(base, log=folder / "log", **OPTIONS)
     found = counts_of(live)
     assert live.publish().num_sequences == len(found)
     live.close()
@@ -43,24 +45,25 @@ def opened(folder: Path, base: mw.SortedMatrix) -> Counter[tuple[int, ...]]:
 @pytest.mark.skipif(update_log.fcntl is None, reason="there are no such locks here")
 def test_one_live_set_at_a_time_writes_to_a_log(tmp_path):
     base, path = mw.sort_sids([[1, 1]], 4), tmp_path / "log"
-    live = mw.LiveSids(base, log=path)
+    live = LiveSids(base, log=path)
     with pytest.raises(TableFileError, match="another live set writes to") as found:
-        mw.LiveSids(base, log=path)
+        LiveSids(base, log=path)
     assert "close()" in str(found.value.remedies[0])
-    other = "import sys, maskwright as mw\nmw.LiveSids(mw.sort_sids([[1, 1]], 4), log=sys.argv[1])"
+    other = "import sys, maskwright as mw\nfrom maskwright.table.live_sids import LiveSids\n"
+    other += "LiveSids(mw.sort_sids([[1, 1]], 4), log=sys.argv[1])"
     process = subprocess.run([sys.executable, "-c", other, str(path)], capture_output=True, text=True, check=False)
     assert "another live set writes to" in process.stderr
     live.insert([[2, 2]])
     live.compact(save=tmp_path / "base")  # the lock goes over to the new file
     with pytest.raises(TableFileError, match="another live set writes to"):
-        mw.LiveSids.load(tmp_path / "base", log=path)
+        LiveSids.load(tmp_path / "base", log=path)
     live.close()
     for change in (live.insert, live.delete):
         with pytest.raises(ValueError, match="was closed"):
             change([[3, 3]])
     with pytest.raises(ValueError, match="was closed"):
         live.compact(save=tmp_path / "base")
-    assert mw.LiveSids.load(tmp_path / "base", log=path).publish().num_sequences == 2
+    assert LiveSids.load(tmp_path / "base", log=path).publish().num_sequences == 2
 
 
 def test_a_crash_while_a_base_is_saved_and_its_log_begins_anew_loses_nothing(tmp_path, monkeypatch):
@@ -124,7 +127,7 @@ def test_a_crash_while_a_base_is_saved_and_its_log_begins_anew_loses_nothing(tmp
         crash()
     for copy, items in crashes:
         assert opened(copy, c.base) == items
-        again = mw.LiveSids.load(copy / "base", log=copy / "log", **OPTIONS) if (copy / "base").exists() else None
+        again = LiveSids.load(copy / "base", log=copy / "log", **OPTIONS) if (copy / "base").exists() else None
         if again is not None:  # what was recovered can be written to, saved and opened again
             again.insert([[0, 0, 0, 0]])
             again.compact(save=copy / "base")
@@ -175,30 +178,30 @@ def test_a_base_that_cannot_be_saved_leaves_the_log_as_it_was(tmp_path, monkeypa
 
 def test_what_is_no_base_or_no_log_of_it_is_refused(tmp_path):
     base = mw.sort_sids([[1, 1], [1, 1], [2, 2]], 4)
-    live = mw.LiveSids(base, log=tmp_path / "log")
+    live = LiveSids(base, log=tmp_path / "log")
     live.insert([[3, 3]])
     shutil.copy(tmp_path / "log", tmp_path / "old")
     live.compact(save=tmp_path / "base")
     live.close()
-    again = mw.LiveSids.load(tmp_path / "base", log=tmp_path / "old")  # as a crash would have left it
+    again = LiveSids.load(tmp_path / "base", log=tmp_path / "old")  # as a crash would have left it
     assert again.base.num_items == 4
     assert again.publish().num_sequences == 3
     again.close()
     short = (tmp_path / "old").read_bytes()[:-1]
     (tmp_path / "old").write_bytes(short)
     with pytest.raises(TableFileError, match="less in it than the base"):
-        mw.LiveSids.load(tmp_path / "base", log=tmp_path / "old")
+        LiveSids.load(tmp_path / "base", log=tmp_path / "old")
     with pytest.raises(TableFileError, match="a log of another base"):
-        mw.LiveSids(base, log=tmp_path / "log")
+        LiveSids(base, log=tmp_path / "log")
     damaged = bytearray((tmp_path / "base").read_bytes())
     damaged[-1] ^= 1
     (tmp_path / "base").write_bytes(damaged)
     with pytest.raises(TableFileError, match="was changed after it was written"):
-        mw.LiveSids.load(tmp_path / "base")
+        LiveSids.load(tmp_path / "base")
     with pytest.raises(FileNotFoundError):
-        mw.LiveSids.load(tmp_path / "none")
-    empty = mw.LiveSids(mw.sort_sids(np.array([[1, 1]]), 4))
+        LiveSids.load(tmp_path / "none")
+    empty = LiveSids(mw.sort_sids(np.array([[1, 1]]), 4))
     empty.delete([[1, 1]])
-    with pytest.raises(mw.ConstraintError, match="the set is empty"):
+    with pytest.raises(mw.errors.ConstraintError, match="the set is empty"):
         empty.compact(save=tmp_path / "empty")
     assert not (tmp_path / "empty").exists()

@@ -16,7 +16,7 @@ def test_the_longest_token_is_taken_after_which_the_rest_can_be_written() -> Non
 
 
 def test_bytes_that_no_tokens_spell_are_refused_with_their_place() -> None:
-    with pytest.raises(mw.ConstraintError, match=r"b'aab!' cannot be written .* at byte 3, b'!'"):
+    with pytest.raises(mw.errors.ConstraintError, match=r"b'aab!' cannot be written .* at byte 3, b'!'"):
         LongestMatch([b"a", b"ab"]).encode(b"aab!")
 
 

@@ -276,7 +276,7 @@ def test_decoders_without_exact_bytes_are_refused_by_name() -> None:
     for message, decoder in refused.items():
         tok = hf.Tokenizer(hf.models.WordLevel({"a": 0}, "a"))
         tok.decoder = decoder
-        with pytest.raises(mw.ConstraintError, match=message):
+        with pytest.raises(mw.errors.ConstraintError, match=message):
             Vocabulary.from_transformers(tok)
 
 
@@ -319,7 +319,9 @@ def test_a_file_is_read_by_the_package_it_belongs_to(name: str, folder: bool, tm
         vocab = zoo.sentencepiece_bpe()[1]
         path.write_bytes(zoo._sentencepiece_model("bpe", False))
     if folder and name == "x.model.v3":
-        with pytest.raises(mw.DataError, match=r"has neither tokenizer_config.json nor tekken.json, tokenizer.json"):
+        with pytest.raises(
+            mw.errors.DataError, match=r"has neither tokenizer_config.json nor tekken.json, tokenizer.json"
+        ):
             Vocabulary.from_file(tmp_path)
         return
     read = Vocabulary.from_file(tmp_path if folder else path)
@@ -381,7 +383,7 @@ def test_pieces_whose_numbers_are_no_token_ids_need_protobuf(
     told: dict[str, Any], named: str, sentencepiece_folder: Path
 ) -> None:
     write_config(sentencepiece_folder, **told)
-    with pytest.raises(mw.MissingDependencyError, match=f"the ids of {named} .* pip install protobuf"):
+    with pytest.raises(mw.errors.MissingDependencyError, match=f"the ids of {named} .* pip install protobuf"):
         Vocabulary.from_file(sentencepiece_folder)
 
 
@@ -415,7 +417,7 @@ def test_damaged_files_are_refused_by_name(name: str, content: str, message: str
     for package in ("transformers", "tokenizers", "sentencepiece", "mistral_common"):
         pytest.importorskip(package)
     (tmp_path / name).write_text(content)
-    with pytest.raises(mw.DataError, match=message):
+    with pytest.raises(mw.errors.DataError, match=message):
         Vocabulary.from_file(tmp_path if name == "tokenizer_config.json" else tmp_path / name)
 
 
@@ -432,7 +434,7 @@ def test_a_path_where_nothing_is_and_packages_that_are_missing_are_said(
     ):
         (tmp_path / name).write_text("{}")
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(mw.MissingDependencyError, match=f"reading .* needs .*: {install}"):
+        with pytest.raises(mw.errors.MissingDependencyError, match=f"reading .* needs .*: {install}"):
             Vocabulary.from_file(tmp_path if name == "tokenizer_config.json" else tmp_path / name)
 
 
@@ -468,7 +470,9 @@ def test_without_an_encoder_the_longest_tokens_that_work_out_are_taken(tokens: l
 
     vocab, ids = Vocabulary.from_bytes(tokens), best(text)
     if ids is None:
-        with pytest.raises(mw.ConstraintError, match="cannot be written with this vocabulary: no token fits at byte"):
+        with pytest.raises(
+            mw.errors.ConstraintError, match="cannot be written with this vocabulary: no token fits at byte"
+        ):
             vocab.encode(text)
     else:
         assert vocab.encode(text) == ids
@@ -477,7 +481,7 @@ def test_without_an_encoder_the_longest_tokens_that_work_out_are_taken(tokens: l
 
 def test_finding_that_a_long_text_cannot_be_written_takes_no_time_to_speak_of() -> None:
     vocab = Vocabulary.from_bytes([b"a" * n for n in range(1, 20)])
-    with pytest.raises(mw.ConstraintError, match="no token fits at byte 5000, b'!'"):
+    with pytest.raises(mw.errors.ConstraintError, match="no token fits at byte 5000, b'!'"):
         vocab.encode("a" * 5000 + "!")
 
 
@@ -504,8 +508,8 @@ def test_ids_spell_the_text_exactly_if_any_tokens_can(name: str, text: str) -> N
     vocab = zoo.ZOO[name].make()[1]
     try:
         without_encoder(name).encode(text)
-    except mw.ConstraintError:
-        with pytest.raises(mw.ConstraintError, match="and no tokens spell it exactly"):
+    except mw.errors.ConstraintError:
+        with pytest.raises(mw.errors.ConstraintError, match="and no tokens spell it exactly"):
             vocab.encode(text)
     else:
         ids = vocab.encode(text)
@@ -558,9 +562,13 @@ def test_a_text_that_the_tokenizer_changes_is_written_by_longest_match_or_refuse
     sp, vocab = zoo.sentencepiece_bpe()
     assert vocab.decode(sp.encode("ﬁne")) == b" fine"
     assert vocab.encode("ﬁne") == without_encoder("sentencepiece BPE").encode("ﬁne")
-    with pytest.raises(mw.ConstraintError, match=r"the tokenizer writes b'The fox' as b' the fox', and no tokens"):
+    with pytest.raises(
+        mw.errors.ConstraintError, match=r"the tokenizer writes b'The fox' as b' the fox', and no tokens"
+    ):
         zoo.wordpiece()[1].encode("The fox")
-    with pytest.raises(mw.ConstraintError, match=r"it begins words with a space, has no tokens for parts of this text"):
+    with pytest.raises(
+        mw.errors.ConstraintError, match=r"it begins words with a space, has no tokens for parts of this text"
+    ):
         zoo.word_level()[1].encode("zebra")
 
 
@@ -672,7 +680,7 @@ def test_all_bytes_are_spelt_only_if_each_of_the_256_is_a_token() -> None:
 )
 def test_wrong_input_is_refused_with_its_place(arguments: dict[str, Any], message: str) -> None:
     tokens = arguments.pop("tokens")
-    with pytest.raises(mw.ConstraintError, match=message):
+    with pytest.raises(mw.errors.ConstraintError, match=message):
         Vocabulary.from_bytes(tokens, **arguments)
 
 
@@ -683,30 +691,34 @@ def test_foreign_objects_are_refused_with_what_to_use() -> None:
         "from_sentencepiece": "a sentencepiece.SentencePieceProcessor",
         "from_mistral": "a mistral-common MistralTokenizer",
     }.items():
-        with pytest.raises(mw.ConstraintError, match=f"Vocabulary.{method} needs {wanted}.*, not str: load it first"):
+        with pytest.raises(
+            mw.errors.ConstraintError, match=f"Vocabulary.{method} needs {wanted}.*, not str: load it first"
+        ):
             getattr(Vocabulary, method)("gpt2")
-        with pytest.raises(mw.ConstraintError, match=r"not object: use the from_ method of the package"):
+        with pytest.raises(mw.errors.ConstraintError, match=r"not object: use the from_ method of the package"):
             getattr(Vocabulary, method)(object())
 
 
 def test_a_constraint_that_no_words_begin_is_refused_with_a_hint_where_words_begin_with_a_space() -> None:
     vocab = zoo.word_level()[1]
-    with pytest.raises(mw.ConstraintError, match="its words spell a space before them: begin the constraint with one"):
+    with pytest.raises(
+        mw.errors.ConstraintError, match="its words spell a space before them: begin the constraint with one"
+    ):
         mw.compile_choices(["The quick"], vocab)
     assert mw.compile_choices([" The quick"], vocab).accepts(vocab.encode(" The quick"))
-    with pytest.raises(mw.ConstraintError, match=r"that every such text needs$"):
+    with pytest.raises(mw.errors.ConstraintError, match=r"that every such text needs$"):
         mw.compile_choices(["c"], Vocabulary.from_bytes([b"a", b"b"]))
 
 
 def test_ids_and_texts_that_are_none_are_refused() -> None:
     vocab = Vocabulary.from_bytes([b"a", b"b"])
-    with pytest.raises(mw.VocabularyMismatchError, match=r"token 2 at position 1 is outside 0 .. 1"):
+    with pytest.raises(mw.errors.VocabularyMismatchError, match=r"token 2 at position 1 is outside 0 .. 1"):
         vocab.decode([0, 2])
-    with pytest.raises(mw.VocabularyMismatchError, match=r"token -1 at position 0"):
+    with pytest.raises(mw.errors.VocabularyMismatchError, match=r"token -1 at position 0"):
         vocab.decode([-1])
-    with pytest.raises(mw.ConstraintError, match="a text is str or bytes, not list"):
+    with pytest.raises(mw.errors.ConstraintError, match="a text is str or bytes, not list"):
         vocab.encode([1])  # type: ignore[arg-type]
-    with pytest.raises(mw.ConstraintError, match="lone surrogate at position 1"):
+    with pytest.raises(mw.errors.ConstraintError, match="lone surrogate at position 1"):
         vocab.encode("a\ud800")
     assert vocab.encode("") == []
 
@@ -738,7 +750,7 @@ def test_further_ends_are_taken_as_a_generation_config_has_them() -> None:
         assert made.ends == ends
         assert [made.tokens[end] for end in ends] == [b""] * len(ends)
     for wrong in (4, [2, -1], ["2"], True, {2}):
-        with pytest.raises(mw.ConstraintError, match="ends must be token ids from 0 to 3, not ") as error:
+        with pytest.raises(mw.errors.ConstraintError, match="ends must be token ids from 0 to 3, not ") as error:
             plain.with_ends(wrong)  # type: ignore[arg-type]
         assert error.value.argument == "ends"
 

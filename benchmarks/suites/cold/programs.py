@@ -77,7 +77,7 @@ device = torch_ops.put(table)
 random = torch.Generator().manual_seed(0)
 found = beam_search(
     lambda tokens, cache, t: (torch.randn(len(tokens), 2048, generator=random), cache), None, device, ops=torch_ops,
-    batch=2, beams=10, max_length=8,
+    batch=2, beams=10, max_tokens=8,
 )
 digest.update(found.tokens.numpy().tobytes())
 stop("first search")

@@ -23,7 +23,7 @@ def wanted(table: Any, logits: Sequence[Any], batch: int, beams: int) -> Any:
         ops=numpy_ops,
         batch=batch,
         beams=beams,
-        max_length=len(logits),
+        max_tokens=len(logits),
     )
 
 

@@ -143,7 +143,7 @@ def _search() -> Step:
                 ops=jax_ops,
                 batch=BATCH,
                 beams=BEAMS,
-                max_length=LENGTH,
+                max_tokens=LENGTH,
             )
         )
 

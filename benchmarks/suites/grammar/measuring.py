@@ -122,9 +122,9 @@ def whole(engine: Maskwright, case: Case, tokenizer: peers.Tokenizer) -> Record:
     begin = time.process_time()
     try:
         table = compiled.to_table()
-    except (engine.mw.NoTableError, engine.mw.BudgetError) as error:
+    except (engine.mw.errors.NoTableError, engine.mw.errors.BudgetError) as error:
         way = WAYS[2]
-        if isinstance(error, engine.mw.BudgetError):  # a table that there is, but not within the budget
+        if isinstance(error, engine.mw.errors.BudgetError):  # a table that there is, but not within the budget
             tokens = [b"", *(bytes([byte]) for byte in range(256))]
             small = engine.mw.compile_grammar(case.lark, engine.mw.Vocabulary.from_bytes(tokens, eos=0))
             way = WAYS[small.to_table().is_nested]

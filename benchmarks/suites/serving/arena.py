@@ -20,7 +20,7 @@ def arena(schemas: list[Any], vocab: mw.Vocabulary, kept: int) -> Record:
     for schema in track(schemas, "arena", transient=True):
         try:
             tables.append(mw.compile_json_schema(schema, vocab, lazy=False, budget=mw.Budget(seconds=2)).to_table())
-        except mw.ConstraintError:
+        except mw.errors.ConstraintError:
             continue
     tables = sorted(tables, key=lambda table: table.num_edges + 4 * table.num_rows)[:kept]
     held = mw.Arena(vocab)

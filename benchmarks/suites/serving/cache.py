@@ -25,7 +25,7 @@ def cache(schemas: list[Any], vocab: mw.Vocabulary, kept: int) -> Record:
         begin = time.perf_counter_ns()
         try:
             held.compile_json_schema(schema)
-        except mw.ConstraintError:
+        except mw.errors.ConstraintError:
             continue
         compiling.append((time.perf_counter_ns() - begin) / 1e3)
         resident.append(schema)

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from ....lazy.lazy_table import Compiled
 from ....table.constraint import Constraint
-from ....table.files_filter import FilesFilter
-from ....table.sharded_files import ShardedFiles
+from ....table.sharded_files import FilesFilter, ShardedFiles
 from ....table.sharded_matrix import ShardedMatrix
 from ....table.sid_filter import SidFilter
 from ....table.snapshot import LiveFilter, Snapshot

@@ -60,7 +60,7 @@ def check(dfa: Dfa, vocabulary: Vocabulary) -> None:
     """Compare every reachable row of the table with the simulation, or see it refused if there is nothing to write."""
     good = finishing(dfa, list(vocabulary.tokens))
     if dfa.is_empty or 0 not in good:
-        with pytest.raises(mw.ConstraintError):
+        with pytest.raises(mw.errors.ConstraintError):
             bind(dfa, vocabulary, source="", meter=Budget().begin())
         return
     table = bind(dfa, vocabulary, source="", meter=Budget().begin())
@@ -107,7 +107,7 @@ def test_every_row_is_what_a_simulation_allows(tree, tokens, complete):
     tokens = tokens | {bytes([b]) for b in LETTERS} if complete else tokens
     try:
         dfa = dfa_of(tree, most=400)
-    except mw.BudgetError:  # repetitions inside repetitions can need exponentially many states
+    except mw.errors.BudgetError:  # repetitions inside repetitions can need exponentially many states
         reject()
     check(dfa, Vocabulary.from_bytes([b"", *sorted(tokens)], eos=0))
 
@@ -206,7 +206,7 @@ def test_all_rows_of_equal_masks_share_one():
 
 def test_a_constraint_that_the_vocabulary_cannot_spell_is_refused():
     vocabulary = Vocabulary.from_bytes([b"", b"a", b"bb"], eos=0)
-    with pytest.raises(mw.ConstraintError, match="no text that fits the constraint can be written"):
+    with pytest.raises(mw.errors.ConstraintError, match="no text that fits the constraint can be written"):
         bind(dfa_of(b"ab"), vocabulary, source="", meter=Budget().begin())
     assert bind(dfa_of(b"abb"), vocabulary, source="", meter=Budget().begin()).accepts([1, 2, 0])
 
@@ -221,5 +221,5 @@ def test_tokens_with_the_same_bytes_are_edges_each():
 
 def test_binding_stops_at_its_budget():
     vocabulary = Vocabulary.from_bytes([b"", *all_words(4)], eos=0)
-    with pytest.raises(mw.BudgetError, match="binding to the vocabulary"):
+    with pytest.raises(mw.errors.BudgetError, match="binding to the vocabulary"):
         bind(dfa_of(("{}", any_letter, 0, 50)), vocabulary, source="", meter=Budget(bytes=10_000).begin())

@@ -247,13 +247,13 @@ def test_what_cannot_be_compiled_raises_the_same_error_again_without_being_compi
     cache = mw.Cache(vocab)
     seen = []
     for _ in range(3):
-        with pytest.raises(mw.SchemaError) as schema_error:
+        with pytest.raises(mw.errors.SchemaError) as schema_error:
             cache.compile_json_schema({"properties": {"a": {"minimum": "x"}}})
-        with pytest.raises(mw.RegexError) as regex_error:
+        with pytest.raises(mw.errors.RegexError) as regex_error:
             cache.compile_regex("a(")
-        with pytest.raises(mw.GrammarError, match="line 2, column 7"):
+        with pytest.raises(mw.errors.GrammarError, match="line 2, column 7"):
             cache.compile_grammar('start: "a"\nrule: nowhere')
-        with pytest.raises(mw.ConstraintError, match="/triggers/0: the text is empty"):
+        with pytest.raises(mw.errors.ConstraintError, match="/triggers/0: the text is empty"):
             cache.compile_structural_tag({**TAG, "triggers": [""]})
         seen.append((schema_error.value, regex_error.value))
     assert len(compilations) == 4
@@ -279,7 +279,7 @@ def test_why_a_grammar_has_no_arrays_is_found_out_once(vocab, tmp_path, monkeypa
         table, said = cache.compile_grammar(PALINDROMES), set()
         tried.clear()
         for _ in range(3):
-            with pytest.raises(mw.ConstraintError) as error:
+            with pytest.raises(mw.errors.ConstraintError) as error:
                 cache.compile_grammar(PALINDROMES).to_table()
             said.add((type(error.value), str(error.value)))
         assert (len(tried), len(said)) == (1, 1)
@@ -369,7 +369,7 @@ def test_an_error_reaches_all_who_wait_for_it(vocab, monkeypatch):
     def ask() -> None:
         try:
             cache.compile_json_schema({"type": "string", "pattern": "("})
-        except mw.SchemaError as error:
+        except mw.errors.SchemaError as error:
             told.append(str(error))
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
@@ -464,7 +464,7 @@ def test_tables_and_errors_on_disk_serve_another_cache(vocab, tmp_path, compilat
     first, folder = mw.Cache(vocab, directory=tmp_path / "new"), tmp_path / "new"
     made = first.compile_json_schema(number(1), lazy=False)
     first.compile_regex("[a-c]{2,5}", lazy=False)
-    with pytest.raises(mw.SchemaError) as error:
+    with pytest.raises(mw.errors.SchemaError) as error:
         first.compile_json_schema({"type": 3})
     assert sorted(path.suffix for path in folder.iterdir()) == [".json", ".safetensors", ".safetensors"]
     compilations.clear()
@@ -475,7 +475,7 @@ def test_tables_and_errors_on_disk_serve_another_cache(vocab, tmp_path, compilat
         assert accepts(table, '{"key1": 5}')
         assert not accepts(table, '{"key1": 0}')
     assert accepts(second.compile_regex("[a-c]{2,5}", lazy=False), "abc")
-    with pytest.raises(mw.SchemaError) as again:
+    with pytest.raises(mw.errors.SchemaError) as again:
         second.compile_json_schema({"type": 3})
     assert (str(again.value), again.value.pointer) == (str(error.value), error.value.pointer)
     assert compilations == []
@@ -499,14 +499,14 @@ def test_a_lazy_table_is_kept_on_disk_once_it_is_worked_out(vocab, tmp_path):
 def test_the_arrays_and_errors_of_grammars_are_kept_on_disk(vocab, tmp_path, compilations):
     first = mw.Cache(vocab, directory=tmp_path)
     first.compile_grammar(LIST).to_table()
-    with pytest.raises(mw.GrammarError) as error:
+    with pytest.raises(mw.errors.GrammarError) as error:
         first.compile_grammar("root ::= x", syntax="gbnf")
     compilations.clear()
     second = mw.Cache(vocab, directory=tmp_path)
     table = second.compile_grammar(LIST)
     assert not isinstance(table, mw.LazyTable)
     assert [accepts(table, text) for text in ("a,a", "a,")] == [True, False]
-    with pytest.raises(mw.GrammarError) as again:
+    with pytest.raises(mw.errors.GrammarError) as again:
         second.compile_grammar("root ::= x", syntax="gbnf")
     assert (str(again.value), again.value.line, again.value.column) == (str(error.value), 1, 10)
     assert (compilations, second.stats.disk_hits) == ([], 2)
@@ -518,7 +518,7 @@ def test_the_arrays_and_errors_of_tags_are_kept_on_disk(vocab, tmp_path, compila
     first = mw.Cache(vocab, directory=tmp_path)
     for tag in (TAG, CHOICE):
         first.compile_structural_tag(tag, **options).to_table()
-    with pytest.raises(mw.ConstraintError) as error:
+    with pytest.raises(mw.errors.ConstraintError) as error:
         first.compile_structural_tag(wrong)
     compilations.clear()
     second = mw.Cache(vocab, directory=tmp_path)
@@ -526,7 +526,7 @@ def test_the_arrays_and_errors_of_tags_are_kept_on_disk(vocab, tmp_path, compila
     assert not isinstance(table, mw.LazyTable)
     assert [accepts(table, text) for text in ("a <f>1</f> b", "<f>1")] == [True, False]
     assert [accepts(other, text) for text in ("<c>ab</c>", "<c></c>")] == [True, False]
-    with pytest.raises(mw.ConstraintError) as again:
+    with pytest.raises(mw.errors.ConstraintError) as again:
         second.compile_structural_tag(wrong)
     assert str(again.value) == str(error.value)
     assert (compilations, second.stats.disk_hits) == ([], 3)
@@ -547,7 +547,7 @@ def test_a_file_that_is_cut_or_changed_anywhere_is_made_again(vocab, tmp_path, s
     def ask(cache):
         try:
             return cache.compile_regex(pattern, lazy=False)
-        except mw.RegexError as error:
+        except mw.errors.RegexError as error:
             return str(error)
 
     expected = ask(mw.Cache(vocab, directory=tmp_path))
@@ -645,7 +645,7 @@ def test_warming_compiles_in_processes_and_says_what_cannot_be(vocab, tmp_path):
     assert stats.compilations == 4
     assert not isinstance(cache.compile_json_schema(number(0)), mw.LazyTable)
     assert accepts(cache.compile_json_schema(number(1)), '{"key1": 1}')
-    with pytest.raises(mw.SchemaError, match="the pattern cannot be compiled"):
+    with pytest.raises(mw.errors.SchemaError, match="the pattern cannot be compiled"):
         cache.compile_json_schema({"type": "string", "pattern": "("})
     assert cache.stats.compilations == stats.compilations
     again = cache.warm(schemas, processes=2)
@@ -664,7 +664,7 @@ def test_warming_leaves_to_lazy_tables_what_is_too_large(vocab):
     budget = mw.Budget(states=300)
     warmed = cache.warm([large], processes=1, budget=budget)
     assert warmed.tables == 0
-    assert isinstance(warmed.errors[0], mw.BudgetError)
+    assert isinstance(warmed.errors[0], mw.errors.BudgetError)
     assert cache.stats.entries == 0
 
 
@@ -717,10 +717,10 @@ def test_what_json_writes_alike_and_is_not_is_kept_apart(vocab):
     cache = mw.Cache(vocab)
     valid, other = {"const": {"true": 1}}, {"const": {True: 1}}
     cache.compile_json_schema(valid)
-    with pytest.raises((mw.SchemaError, TypeError)):
+    with pytest.raises((mw.errors.SchemaError, TypeError)):
         cache.compile_json_schema(other)
     fresh = mw.Cache(vocab)
-    with pytest.raises((mw.SchemaError, TypeError)):
+    with pytest.raises((mw.errors.SchemaError, TypeError)):
         fresh.compile_json_schema(other)
     assert accepts(fresh.compile_json_schema(valid), '{"true": 1}')
     number = np.frombuffer(np.float64(1.0).tobytes(), np.int64)[0]
@@ -728,7 +728,7 @@ def test_what_json_writes_alike_and_is_not_is_kept_apart(vocab):
     for minimum in (np.float64(1.0), number):
         try:
             tables.append(cache.compile_json_schema({"type": "integer", "minimum": minimum}))
-        except (mw.SchemaError, TypeError):
+        except (mw.errors.SchemaError, TypeError):
             tables.append(None)
     assert tables[0] is not tables[1]
 
@@ -779,7 +779,7 @@ def test_what_ran_out_of_time_is_tried_again_and_what_was_too_large_is_not(vocab
     cache = mw.Cache(vocab)
     for budget, compilations in ((mw.Budget(states=10), 1), (mw.Budget(seconds=0), 3)):
         for _ in range(2):
-            with pytest.raises(mw.BudgetError):
+            with pytest.raises(mw.errors.BudgetError):
                 cache.compile_regex("(.*a.{20}){3}", budget=budget, lazy=False)
         assert cache.stats.compilations == compilations
     assert cache.stats.entries == 1
@@ -791,7 +791,7 @@ def test_arrays_that_ran_out_of_time_are_tried_again(vocab, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(budgets.Meter, "seconds", property(lambda meter: 1e9))
         assert not table.has_arrays()
-        with pytest.raises(mw.BudgetError) as raised:
+        with pytest.raises(mw.errors.BudgetError) as raised:
             table.to_table()
     assert raised.value.limit == "seconds"
     assert table.has_arrays()
@@ -800,9 +800,9 @@ def test_arrays_that_ran_out_of_time_are_tried_again(vocab, monkeypatch):
 
 def test_an_error_has_its_cause_the_first_time(vocab):
     cache = mw.Cache(vocab)
-    with pytest.raises(mw.SchemaError) as first:
+    with pytest.raises(mw.errors.SchemaError) as first:
         cache.compile_json_schema({"type": "string", "pattern": "("})
-    assert isinstance(first.value.__cause__, mw.RegexError)
+    assert isinstance(first.value.__cause__, mw.errors.RegexError)
 
 
 def test_spellings_that_are_forgotten_take_no_room(vocab):
@@ -817,12 +817,12 @@ def test_spellings_that_are_forgotten_take_no_room(vocab):
 
 @pytest.mark.parametrize("content", ["null", "5", '"x"', "[" * 9000, "{}", '{"checksum": 1}'])
 def test_an_error_s_file_that_holds_something_else_is_made_again(content, vocab, tmp_path):
-    with pytest.raises(mw.RegexError):
+    with pytest.raises(mw.errors.RegexError):
         mw.Cache(vocab, directory=tmp_path).compile_regex("(")
     (file,) = tmp_path.iterdir()
     whole = file.read_text()
     file.write_text(content)
-    with pytest.raises(mw.RegexError):
+    with pytest.raises(mw.errors.RegexError):
         mw.Cache(vocab, directory=tmp_path).compile_regex("(")
     assert file.read_text() == whole
 
@@ -836,7 +836,7 @@ def test_a_file_under_another_s_name_is_not_believed(vocab, tmp_path):
             before = set(folder.iterdir()) if folder.exists() else set()
             try:
                 cache.compile_regex(one, lazy=False)
-            except mw.RegexError as error:
+            except mw.errors.RegexError as error:
                 assert one in str(error)  # noqa: PT017
             names += set(folder.iterdir()) - before
         names[1].write_bytes(names[0].read_bytes())
@@ -844,7 +844,7 @@ def test_a_file_under_another_s_name_is_not_believed(vocab, tmp_path):
             table = mw.Cache(vocab, directory=folder).compile_regex(pattern + "b", lazy=False)
             assert accepts(table, "ab")
             assert not accepts(table, "a")
-        except mw.RegexError as error:
+        except mw.errors.RegexError as error:
             assert pattern + "b" in str(error)  # noqa: PT017
 
 
@@ -880,7 +880,7 @@ def test_warming_reads_the_folder_and_is_waited_for(vocab, tmp_path):
     with pytest.raises(ValueError, match="processes=0"):
         one.warm([number(0)], processes=0)
     for wrong in (["unique"], "unique", 5):
-        with pytest.raises(mw.ConstraintError, match="allow must be"):
+        with pytest.raises(mw.errors.ConstraintError, match="allow must be"):
             one.warm([number(0)], allow=wrong)
     waiting = mw.Cache(vocab)
     seen = []
@@ -904,7 +904,7 @@ def test_a_structural_tag_is_read_no_deeper_than_its_formats(vocab):
             mw.Cache(vocab).compile_structural_tag,
             partial(tag_module.compile_structural_tag, vocabulary=vocab),
         ):
-            with pytest.raises(mw.ConstraintError) as caught:
+            with pytest.raises(mw.errors.ConstraintError) as caught:
                 ask({"type": "structural_tag", "format": part})
             said.append(str(caught.value))
         assert said[0] == said[1]

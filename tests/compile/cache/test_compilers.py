@@ -78,7 +78,7 @@ def regex(source, seconds=5.0, size=1 << 28):
 def outcome(work):
     try:
         return work()
-    except mw.MaskwrightError as error:
+    except mw.errors.MaskwrightError as error:
         return error
 
 
@@ -151,7 +151,7 @@ def test_a_process_over_a_hard_limit_is_stopped_and_replaced_and_nothing_is_kept
     for _ in made.pids:  # each is ready before the clock starts
         made.compile(*regex("a"))
     began = time.monotonic()
-    with pytest.raises(mw.BudgetError) as found:
+    with pytest.raises(mw.errors.BudgetError) as found:
         cache.compile_regex(source, budget=budget, lazy=False)
     assert time.monotonic() - began < 60
     assert (found.value.limit, found.value.allowed) == (limit, getattr(budget, limit))
@@ -164,14 +164,14 @@ def test_a_process_over_a_hard_limit_is_stopped_and_replaced_and_nothing_is_kept
 @pytest.mark.parametrize("made", [ill], indirect=True)
 def test_a_process_that_waits_for_ever_is_stopped_by_the_clock(made, monkeypatch):
     monkeypatch.setattr(module, "_seconds", lambda budget: 0.1)
-    with pytest.raises(mw.BudgetError) as found:
+    with pytest.raises(mw.errors.BudgetError) as found:
         made.compile(*regex("sleep"))
     assert found.value.limit == "seconds"
 
 
 @pytest.mark.parametrize("made", [ill], indirect=True)
 def test_a_process_that_ends_is_replaced_and_its_job_says_so(made):
-    with pytest.raises(mw.ProcessError, match="ended with 3"):
+    with pytest.raises(mw.errors.ProcessError, match="ended with 3"):
         made.compile(*regex("exit"))
     with pytest.raises(RuntimeError, match="Odd"):
         made.compile(*regex("odd"))
@@ -195,10 +195,12 @@ def test_a_process_that_cannot_be_started_is_started_for_the_next_who_asks(vocab
     processes.start()
     try:
         monkeypatch.setattr(module, "_Process", start)
-        with pytest.raises(mw.ProcessError, match="ended with 3"):
+        with pytest.raises(mw.errors.ProcessError, match="ended with 3"):
             processes.compile(*regex("exit"))
         assert not processes.pids
-        with pytest.raises(mw.ProcessError, match="could be started to compile the constraint: Resource temporarily"):
+        with pytest.raises(
+            mw.errors.ProcessError, match="could be started to compile the constraint: Resource temporarily"
+        ):
             processes.compile(*regex("a|b"))
         for source in ("a|b", "a|c"):
             assert processes.compile(*regex(source)).accepts([98])
@@ -214,10 +216,10 @@ def test_jobs_that_share_seconds_have_those_together(made):
     made.compile(*regex("[a-z]{300}"), shared)
     assert shared.left < before
     shared.left = 0.05
-    with pytest.raises(mw.BudgetError, match=r"together need more than 0\.5 s") as found:
+    with pytest.raises(mw.errors.BudgetError, match=r"together need more than 0\.5 s") as found:
         made.compile(*regex(SIZED[1]), shared)
     assert (found.value.limit, found.value.allowed) == ("seconds", 0.5)
-    with pytest.raises(mw.BudgetError, match="together"):
+    with pytest.raises(mw.errors.BudgetError, match="together"):
         made.compile(*regex("a"), shared)
 
 
@@ -225,7 +227,7 @@ def test_what_ran_out_of_shared_seconds_is_compiled_for_those_who_have_more(voca
     cache = mw.Cache(vocab, compilers=made)
     poor = allowance(mw.Budget(seconds=2.0))
     poor.left = 0.0
-    with pytest.raises(mw.BudgetError, match="together"):
+    with pytest.raises(mw.errors.BudgetError, match="together"):
         cache.sharing(poor).compile_regex("[ab]{9}")
     assert cache.compile_regex("[ab]{9}").accepts([98] * 9)
 
@@ -248,7 +250,7 @@ def test_whoever_waits_when_the_processes_are_closed_is_told(made, request):
     def ask():
         try:
             made.compile(*regex(SIZED[1], seconds=60.0, size=1 << 32))
-        except mw.ProcessError as error:
+        except mw.errors.ProcessError as error:
             found.append(error)
 
     threads = [threading.Thread(target=ask) for _ in range(4)]

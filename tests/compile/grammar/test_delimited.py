@@ -104,7 +104,7 @@ def test_the_table_of_a_grammar_with_brackets_allows_what_its_reader_does(vocab,
                 compile_form(grammar, vocab, source="test", meter=Budget(states=20_000).begin()) for _ in "12"
             )
             whole.to_table()
-        except (mw.GrammarError, mw.ConstraintError):
+        except (mw.errors.GrammarError, mw.errors.ConstraintError):
             continue
         with_calls += whole.is_nested
         for text in TEXTS if seed % 4 == 0 else ():
@@ -141,7 +141,7 @@ def test_words_that_close_may_be_the_beginning_of_names(vocab):
         read, whole = (compile_form(grammar, vocab, source="t", depth=depth, meter=Budget().begin()) for _ in "12")
         try:
             whole.to_table()
-        except (mw.NoTableError, mw.ConstraintError):
+        except (mw.errors.NoTableError, mw.errors.ConstraintError):
             continue
         with_calls += whole.is_nested
         for _ in range(6):
@@ -267,7 +267,7 @@ def test_each_kind_of_bracket_is_found(vocab, name):
 )
 def test_what_finds_all_states_keeps_to_the_seconds_of_a_budget(vocab, source):
     lazy = mw.compile_grammar(source, vocab, budget=Budget(seconds=0.5, states=10**9, bytes=1 << 40))
-    with pytest.raises(mw.BudgetError, match=r"finding all states of a grammar \(budget: seconds=0.5;"):
+    with pytest.raises(mw.errors.BudgetError, match=r"finding all states of a grammar \(budget: seconds=0.5;"):
         lazy.to_table()
 
 
@@ -313,21 +313,21 @@ def test_no_text_is_begun_that_the_depth_keeps_from_ending(vocab):
 def test_there_is_no_table_where_what_was_read_may_ask_for_more_than_the_depth(vocab):
     """Behind `b` another bracket has to follow: on the last level that could not be opened any more."""
     grammar = 'start: e\ne: "(" "a" ")" | "(" "b" ")" "[" e "]"'
-    with pytest.raises(mw.NoTableError, match="no depth would be enough"):
+    with pytest.raises(mw.errors.NoTableError, match="no depth would be enough"):
         mw.compile_grammar(grammar, vocab).to_table()
     assert mw.compile_grammar(grammar, vocab).accepts(spelled(b"(b)[" * 70 + b"(a)" + b"]" * 70))
 
 
 def test_a_word_that_may_close_one_bracket_or_open_another_makes_no_table(vocab):
     table = mw.compile_grammar('start: e\ne: "be" e* "|" | "|" e* "en" | "a"', vocab)
-    with pytest.raises(mw.NoTableError, match="no brackets say"):
+    with pytest.raises(mw.errors.NoTableError, match="no brackets say"):
         table.to_table()
     assert [table.accepts(spelled(text)) for text in (b"be|en|", b"bea|", b"be|a")] == [True, True, False]
 
 
 def test_a_depth_that_no_text_fits_is_refused(vocab):
     grammar = 'start: e\ne: "{" ("(" e* ")")+ "}"'
-    with pytest.raises(mw.ConstraintError, match=r"depth 1 is enough for no text: raise it to 2"):
+    with pytest.raises(mw.errors.ConstraintError, match=r"depth 1 is enough for no text: raise it to 2"):
         mw.compile_grammar(grammar, vocab, depth=1).to_table()
     assert mw.compile_grammar(grammar, vocab, depth=2).to_table().accepts(spelled(b"{()()}"))
 
@@ -407,7 +407,7 @@ def test_a_device_allows_what_the_host_does(vocab):
 
 def test_a_bracket_with_which_another_begins_at_once_makes_no_table_where_it_may_be_none(vocab):
     table = mw.compile_grammar('start: e\ne: NAME | "fn" "(" e ")" e ";"\nNAME: /[a-z]+/', vocab)
-    with pytest.raises(mw.NoTableError, match="no brackets"):
+    with pytest.raises(mw.errors.NoTableError, match="no brackets"):
         table.to_table()
     texts = {b"fn": True, b"fnx": True, b"fn(a)b;": True, b"fn(fn)fn(a)b;;": True, b"fn(a)b": False, b"fn(a);": False}
     assert {text: table.accepts(spelled(text)) for text in texts} == texts

@@ -65,7 +65,7 @@ def test_random_grammars_allow_what_a_naive_recogniser_accepts(part, vocab):
         grammar = Grammar({name: a_node(rng, 3, names) for name in names}, "start")
         try:
             table = compile_form(grammar, vocab, source="test", meter=Budget(states=20_000).begin())
-        except mw.GrammarError:
+        except mw.errors.GrammarError:
             continue
         read += 1
         members = [word for word in WORDS if accepts(grammar, word)]
@@ -138,7 +138,7 @@ def test_deep_nesting_is_followed_and_closed(vocab):
 def test_a_grammar_without_a_finite_table_says_so(vocab):
     """Of a palindrome without a middle the input does not say where that is."""
     table = mw.compile_grammar('start: "a" start "a" | "b" start "b" | "a" | "b"', vocab)
-    with pytest.raises(mw.ConstraintError, match="no finite table"):
+    with pytest.raises(mw.errors.ConstraintError, match="no finite table"):
         table.to_table()
     assert [table.accepts(spelled(word)) for word in (b"abbba", b"abba")] == [True, False]
 
@@ -153,7 +153,7 @@ def test_a_chain_of_rules_is_read_however_long(vocab):
 
 def test_terminals_of_terminals_end_at_the_budget(vocab):
     lines = "\n".join(f"T{i}: T{i + 1} T{i + 1}" for i in range(40))
-    with pytest.raises(mw.BudgetError, match="putting the terminal"):
+    with pytest.raises(mw.errors.BudgetError, match="putting the terminal"):
         mw.compile_grammar(f'start: T0\n{lines}\nT40: "a"', vocab)
 
 
@@ -173,10 +173,10 @@ def test_where_the_budget_ends_one_text_ends_and_others_begin_anew(vocab):
         try:
             assert all(matcher.advance(1 + byte) for byte in word)
             assert allowed_bytes(matcher) == b"abc"
-        except mw.BudgetError:
+        except mw.errors.BudgetError:
             ended += 1
     assert 10 < ended < 100
-    with pytest.raises(mw.BudgetError, match="where all was forgotten"):
+    with pytest.raises(mw.errors.BudgetError, match="where all was forgotten"):
         before.advance(1 + ord("b"))
 
 
@@ -187,16 +187,16 @@ def test_the_arrays_of_a_lazy_grammar_are_saved(vocab, tmp_path):
 
 
 def test_rules_that_derive_nothing_are_named(vocab):
-    with pytest.raises(mw.GrammarError, match=r"(?s)line 2.*no text at all.*x"):
+    with pytest.raises(mw.errors.GrammarError, match=r"(?s)line 2.*no text at all.*x"):
         mw.compile_grammar('start: "a"\nx: "b" x', vocab)  # though nothing leads to it
-    with pytest.raises(mw.GrammarError, match=r"(?s)line 2.*no text at all.*x"):
+    with pytest.raises(mw.errors.GrammarError, match=r"(?s)line 2.*no text at all.*x"):
         mw.compile_grammar('start: "a" | x\nx: "b" x', vocab)
 
 
 def test_an_ambiguous_grammar_ends_in_an_answer_or_at_its_budget(vocab):
     table = mw.compile_grammar('start: start start start | start start | "a"', vocab, budget=mw.Budget(states=100))
     matcher = mw.Matcher(table)
-    with pytest.raises(mw.BudgetError, match="states"):
+    with pytest.raises(mw.errors.BudgetError, match="states"):
         all(matcher.advance(1 + ord("a")) for _ in range(1000))
 
 
@@ -205,7 +205,7 @@ def test_one_mask_of_rules_that_are_all_empty_ends_in_time(vocab):
     grammar = "\n".join(["root ::= n0", *rules])
     table = mw.compile_grammar(grammar, vocab, syntax="gbnf", budget=mw.Budget(seconds=0.5))
     began = time.thread_time()
-    with pytest.raises(mw.BudgetError) as raised:
+    with pytest.raises(mw.errors.BudgetError) as raised:
         mw.Matcher(table).mask()
     assert raised.value.limit == "seconds"
     assert time.thread_time() - began < 2
@@ -213,7 +213,7 @@ def test_one_mask_of_rules_that_are_all_empty_ends_in_time(vocab):
 
 def test_a_vocabulary_that_lacks_bytes_is_refused_or_trimmed():
     small = mw.Vocabulary.from_bytes([b"", b"(", b"a", b")", b"b(", b"ab"], eos=0)
-    with pytest.raises(mw.ConstraintError, match="no token for the single byte b'b'"):
+    with pytest.raises(mw.errors.ConstraintError, match="no token for the single byte b'b'"):
         mw.compile_grammar('start: "(" start ")" | "a" | "b"', small)
     table = mw.compile_grammar('start: "a" start | "b" "("  | "b"', small)
     assert [table.accepts(tokens) for tokens in ([2, 5], [2, 4], [2])] == [True, True, False]

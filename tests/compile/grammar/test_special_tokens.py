@@ -52,7 +52,7 @@ def test_random_grammars_with_special_tokens_allow_what_a_naive_recogniser_accep
         grammar = Grammar(rules, "start")
         try:
             table = compile_form(grammar, vocab, source="test", meter=Budget(states=20_000).begin())
-        except mw.GrammarError:
+        except mw.errors.GrammarError:
             continue
         named = {i for i in (X, Y, T) if table.machine.vocabulary.tokens[i] != vocab.tokens[i]}
         if not named:
@@ -66,7 +66,7 @@ def test_random_grammars_with_special_tokens_allow_what_a_naive_recogniser_accep
             check_masks(table, word, vocab)
         try:
             table.to_table()
-        except mw.ConstraintError:
+        except mw.errors.ConstraintError:
             continue
         complete += 1
         assert [table.accepts([TOKEN_OF[c] for c in word]) for word in words] == expected, seed
@@ -98,7 +98,7 @@ def test_all_notations_name_special_tokens(vocab):
         for each in (table, table.to_table()):
             assert {tokens: each.accepts(tokens) for tokens in texts} == texts
             assert each.vocabulary == vocab.fingerprint
-    with pytest.raises(mw.ConstraintError, match=r"no special token of the name '<\|q\|>'"):
+    with pytest.raises(mw.errors.ConstraintError, match=r"no special token of the name '<\|q\|>'"):
         mw.compile_grammar('start: <|q|> "a"', vocab)
 
 
@@ -122,11 +122,11 @@ def test_a_vocabulary_keeps_the_names_of_its_special_tokens(vocab):
     assert pickle.loads(pickle.dumps(vocab)).special_ids == vocab.special_ids
     without = mw.Vocabulary.from_bytes(vocab.tokens, eos=0, special=[X, Y])
     assert (without.special_ids, without.fingerprint) == ({}, vocab.fingerprint)
-    with pytest.raises(mw.ConstraintError, match=r"did you mean '<\|x\|>'"):
+    with pytest.raises(mw.errors.ConstraintError, match=r"did you mean '<\|x\|>'"):
         vocab.id_of("|x|")
-    with pytest.raises(mw.ConstraintError, match="names must map to token ids from 0 to 0, not 3"):
+    with pytest.raises(mw.errors.ConstraintError, match="names must map to token ids from 0 to 0, not 3"):
         mw.Vocabulary.from_bytes([b"a"], names={"x": 3})
-    with pytest.raises(mw.ConstraintError, match="must be text"):
+    with pytest.raises(mw.errors.ConstraintError, match="must be text"):
         mw.Vocabulary.from_bytes([b"a", b""], special={1: 1})  # type: ignore[dict-item]
 
 
@@ -163,7 +163,7 @@ def test_marks_take_the_place_of_tokens_without_changing_the_others(vocab):
     assert vocab.marked((X, T)) is marked
     assert vocab.marked(()) is vocab
     assert marked.fingerprint == vocab.fingerprint
-    with pytest.raises(mw.ConstraintError, match="the most is 13"):
+    with pytest.raises(mw.errors.ConstraintError, match="the most is 13"):
         vocab.marked(tuple(range(257, 257 + 14)))
 
 
@@ -202,6 +202,6 @@ def test_a_token_that_ends_texts_beside_others_is_not_named_in_a_grammar(vocab):
     assert several.tokens[T] == b""
     assert vocab.tokens[T] != b""
     for name in ("<|x|>", "<t>"):
-        with pytest.raises(mw.ConstraintError, match="is one of the tokens that end a text"):
+        with pytest.raises(mw.errors.ConstraintError, match="is one of the tokens that end a text"):
             mw.compile_grammar(f"start: {name} | <|y|>", several)
     assert mw.compile_grammar("start: <|y|>", several).accepts([Y, T])

@@ -1000,7 +1000,7 @@ def test_hostile_schemas_end_in_an_answer_or_an_error_within_the_budget(name, la
     try:
         table = mw.compile_json_schema(schema, vocabulary(1000), lazy=lazy, budget=mw.Budget(seconds=seconds))
         assert mw.Matcher(table).mask().any()
-    except mw.MaskwrightError as error:
+    except mw.errors.MaskwrightError as error:
         found, message = type(error), str(error)
     assert len(message) < 3_000
     assert time.process_time() - begin < 1.2 * seconds + 6
@@ -1081,7 +1081,9 @@ NOT_ENFORCED = [
 @pytest.mark.parametrize("lazy", [True, False])
 def test_all_that_cannot_be_enforced_may_be_allowed_and_is_listed(lazy, any_order, tmp_path):
     options = {"lazy": lazy, "any_order": any_order}
-    with pytest.warns(mw.UnenforcedWarning, match="/properties/tags/uniqueItems is not enforced: equal items") as told:
+    with pytest.warns(
+        mw.errors.UnenforcedWarning, match="/properties/tags/uniqueItems is not enforced: equal items"
+    ) as told:
         table = mw.compile_json_schema(LOOSE, vocabulary(), allow="all", **options)
     assert told[0].filename == __file__
     again = pickle.loads(pickle.dumps(told[0].message))
@@ -1117,11 +1119,16 @@ BAD = [
     ({}, {"whitespace": (";", ":")}, ValueError, SPACES),
     ({}, {"whitespace": ("\xa0,", ":")}, ValueError, SPACES),
     ({}, {"ascii": 1}, TypeError, "ascii must be True or False, not 1"),
-    ({}, {"allow": "format"}, mw.ConstraintError, KEYWORDS + ', not the string "format"'),
-    ({}, {"allow": 5}, mw.ConstraintError, KEYWORDS + ", not 5"),
-    ({}, {"allow": None}, mw.ConstraintError, KEYWORDS + ", not null"),
-    ({}, {"allow": [["format"]]}, mw.ConstraintError, KEYWORDS + ': the array ["format"] is none of these'),
-    ({}, {"allow": ["format", "unique"]}, mw.ConstraintError, KEYWORDS + ': the string "unique" is none of these'),
+    ({}, {"allow": "format"}, mw.errors.ConstraintError, KEYWORDS + ', not the string "format"'),
+    ({}, {"allow": 5}, mw.errors.ConstraintError, KEYWORDS + ", not 5"),
+    ({}, {"allow": None}, mw.errors.ConstraintError, KEYWORDS + ", not null"),
+    ({}, {"allow": [["format"]]}, mw.errors.ConstraintError, KEYWORDS + ': the array ["format"] is none of these'),
+    (
+        {},
+        {"allow": ["format", "unique"]},
+        mw.errors.ConstraintError,
+        KEYWORDS + ': the string "unique" is none of these',
+    ),
     ({}, {"any_order": 1}, TypeError, "any_order must be True or False, not 1"),
     (
         {"properties": {f"{key}": {} for key in range(30)}},

@@ -423,7 +423,9 @@ def test_what_is_accepted_by_name_is_not_enforced():
     assert [(each.pointer, each.keyword) for each in found.found] == [
         ("/in/uniqueItems", "uniqueItems"), ("/in/properties/a/format", "format"),
     ]  # fmt: skip
-    with pytest.raises(mw.ConstraintError, match=r'^allow must be "all" or a list of .*: the string "unique" is none'):
+    with pytest.raises(
+        mw.errors.ConstraintError, match=r'^allow must be "all" or a list of .*: the string "unique" is none'
+    ):
         Approximations({"unique"})
 
 

@@ -29,7 +29,7 @@ def _is_host(value: object) -> bool:
 
 def compiled(schema: Any) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", mw.UnenforcedWarning)
+        warnings.simplefilter("ignore", mw.errors.UnenforcedWarning)
         return mw.compile_json_schema(schema, VOCABULARY, allow="all")
 
 

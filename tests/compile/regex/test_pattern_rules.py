@@ -239,7 +239,7 @@ def same_masks(pattern: str, seed: int) -> None:
     rng = random.Random(seed)
     try:
         tables = [mw.compile_regex(pattern, OF_WORDS, lazy=lazy, budget=mw.Budget(seconds=5)) for lazy in (True, False)]
-    except mw.ConstraintError:
+    except mw.errors.ConstraintError:
         return
     for _ in range(4):
         matchers, text = [mw.Matcher(table) for table in tables], b""
@@ -282,7 +282,7 @@ def test_texts_are_complete_within_a_budget(pattern: str, most: int) -> None:
         rng = random.Random(seed)
         try:
             matcher = mw.Matcher(table, max_tokens=most)
-        except mw.ConstraintError:
+        except mw.errors.ConstraintError:
             assert pattern == r"[a-z]{30}"
             assert most < 31
             return

@@ -537,6 +537,6 @@ def test_a_set_is_one_node_of_ranges() -> None:
 def test_many_assertions_end_within_the_budget(pattern):
     vocabulary = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
     begin = time.process_time()
-    with contextlib.suppress(mw.ConstraintError):
+    with contextlib.suppress(mw.errors.ConstraintError):
         mw.compile_regex(pattern, vocabulary, budget=mw.Budget(seconds=1))
     assert time.process_time() - begin < 5

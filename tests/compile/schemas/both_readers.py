@@ -39,14 +39,14 @@ class Outcome:
         self.schema, self.options = schema, options
         self.table: Any = None
         self.reader: ByteReader | None = None
-        self.refusals: list[mw.MaskwrightError | None] = [None, None]
+        self.refusals: list[mw.errors.MaskwrightError | None] = [None, None]
         try:
             self.table = mw.compile_json_schema(schema, VOCABULARY, budget=mw.Budget(seconds=seconds), **options)
-        except mw.MaskwrightError as error:
+        except mw.errors.MaskwrightError as error:
             self.refusals[0] = error
         try:
             self.reader = ByteReader(rules_of(schema, **options))
-        except mw.MaskwrightError as error:
+        except mw.errors.MaskwrightError as error:
             self.refusals[1] = error
 
     @property
@@ -61,7 +61,7 @@ class Outcome:
         But a budget of the table may be too small, and it refuses counts of members that no text asks for.
         """
         theirs, mine = self.refusals
-        if isinstance(theirs, mw.BudgetError) or (theirs is None) == (mine is None):
+        if isinstance(theirs, mw.errors.BudgetError) or (theirs is None) == (mine is None):
             return True
         return mine is None and getattr(theirs, "keyword", "") in ("minProperties", "maxProperties")
 

@@ -187,9 +187,9 @@ def test_a_budget_of_seconds_ends_a_schema_that_no_way_reads(seconds: float) -> 
     }
     pigeons["allOf"] += [{"contains": {"type": "integer", "multipleOf": 2**k}} for k in range(3)]
     began = time.thread_time()
-    with pytest.raises((mw.BudgetError, mw.SchemaError)) as raised:
+    with pytest.raises((mw.errors.BudgetError, mw.errors.SchemaError)) as raised:
         mw.compile_json_schema(pigeons, VOCAB, budget=mw.Budget(seconds=seconds))
-    assert isinstance(raised.value, mw.BudgetError)
+    assert isinstance(raised.value, mw.errors.BudgetError)
     assert raised.value.limit == "seconds"
     assert time.thread_time() - began < seconds + 1
 
@@ -197,7 +197,7 @@ def test_a_budget_of_seconds_ends_a_schema_that_no_way_reads(seconds: float) -> 
 def test_what_is_not_enforced_is_said_of_schemas_read_by_derivatives() -> None:
     schema, right, _ = kinds_by_pattern(16)
     schema["oneOf"][2]["properties"]["value"]["properties"]["f2"] = {"type": ["array", "string"], "uniqueItems": True}
-    with pytest.raises(mw.SchemaError, match="uniqueItems"):
+    with pytest.raises(mw.errors.SchemaError, match="uniqueItems"):
         mw.compile_json_schema(schema, VOCAB)
     table = mw.compile_json_schema(schema, VOCAB, allow=["uniqueItems"])
     assert [each.keyword for each in table.unenforced] == ["uniqueItems"]

@@ -142,7 +142,7 @@ def test_that_members_cannot_come_is_seen_soon(keywords: dict[str, Any], any_ord
 def test_a_search_ends_with_its_budget() -> None:
     """Pigeonholes: twelve items of different kinds in eleven places."""
     kinds = [{"contains": {"type": "string", "pattern": f"^{chr(97 + i)}"}} for i in range(14)]
-    with pytest.raises(mw.BudgetError):
+    with pytest.raises(mw.errors.BudgetError):
         rules_of({"type": "array", "allOf": kinds, "maxItems": 13, "minItems": 1}, seconds=0.3)
 
 

@@ -21,6 +21,7 @@ from maskwright.compile.shards.plan import shard_expression, splitters_of
 from maskwright.compile.shards.shard_task import build_shard
 from maskwright.table import shards as files
 from maskwright.table.filter_bits import booleans_of
+from maskwright.table.shards import Manifest
 from tests.strategies.datasets import same_catalogues, skewed_ids, write_dataset
 
 pytest.importorskip("pyarrow")
@@ -49,8 +50,8 @@ def dataset(tmp_path):
     return write_dataset(tmp_path / "data", skewed_ids(3000, 4, 30), [f"é{i}" * (i % 3) for i in range(3000)], files=4)
 
 
-def build(dataset: Path, folder: Path, shards: int = 4, **options: Any) -> mw.Manifest:
-    return mw.build_shards(dataset, folder, VOCAB, shards=shards, **{**OPTIONS, **options})
+def build(dataset: Path, folder: Path, shards: int = 4, **options: Any) -> Manifest:
+    return mw.Catalogue.build_shards(dataset, folder, VOCAB, shards=shards, **{**OPTIONS, **options})
 
 
 # ------------------------------------------------------------------------------------------- merged equals single
@@ -65,11 +66,11 @@ def test_merged_is_the_single_build(tmp_path, in_process, shards, ids, kind):
     items = rng.permutation(2000) if ids != "strings" else [f"ü{i}" for i in rng.permutation(2000)]
     data = write_dataset(tmp_path / "data", sids, items, files=3, columns=shards == 2)
     options = {"sids": [f"c{i}" for i in range(5)] if shards == 2 else "sid", "offsets": 10}
-    manifest = mw.build_shards(data, tmp_path / "out", 60, shards=shards, items=ids and "item", **options)
+    manifest = mw.Catalogue.build_shards(data, tmp_path / "out", 60, shards=shards, items=ids and "item", **options)
     single = mw.Catalogue.from_parquet(data, 60, items="item", kind=kind, **options)
     if ids is None:
         single = mw.Catalogue(single.table, mw.Catalogue.of(sids, np.arange(2000), 60).ids, single.code_tokens)
-    same_catalogues(mw.merge_shards(tmp_path / "out", kind=kind), single)
+    same_catalogues(mw.Catalogue.merge_shards(tmp_path / "out", kind=kind), single)
     assert len(manifest.shards) == shards
     assert manifest.num_items == 2000
     assert manifest.num_sequences == len(np.unique(sids, axis=0))
@@ -79,8 +80,8 @@ def test_merged_is_the_single_build(tmp_path, in_process, shards, ids, kind):
 @pytest.mark.parametrize("devices", [1, 3, 5])
 def test_devices_have_the_merged_rows_and_find_their_items(tmp_path, dataset, in_process, devices):
     manifest = build(dataset, tmp_path / "out", 5)
-    merged = mw.merge_shards(tmp_path / "out", kind="matrix")
-    sharded = mw.ShardedFiles(tmp_path / "out", devices)
+    merged = mw.Catalogue.merge_shards(tmp_path / "out", kind="matrix")
+    sharded = mw.Catalogue.open_shards(tmp_path / "out", devices)
     columns = np.concatenate([sharded.columns(number) for number in range(devices)], axis=1)
     assert np.array_equal(columns, merged.table.columns)
     states = np.random.default_rng(0).integers(0, merged.table.num_sequences, 20)
@@ -96,10 +97,13 @@ def test_a_filter_of_files_is_a_column_of_the_dataset(tmp_path, dataset, in_proc
     import pyarrow.parquet as pq
 
     manifest = build(dataset, tmp_path / "out", 5)
-    sharded, merged = mw.ShardedFiles(tmp_path / "out", devices), mw.merge_shards(tmp_path / "out", kind="matrix")
+    sharded, merged = (
+        mw.Catalogue.open_shards(tmp_path / "out", devices),
+        mw.Catalogue.merge_shards(tmp_path / "out", kind="matrix"),
+    )
     names = [name for file in manifest.dataset["files"] for name in pq.read_table(file["path"])["item"].to_pylist()]
     keep = np.array([hash(name) % 3 == 0 for name in names])
-    kept, wanted = mw.filter_sids(sharded, keep), mw.filter_sids(merged.table, keep).sequences
+    kept, wanted = sharded.filter(keep), merged.table.filter(keep).sequences
     found = np.zeros(0, np.bool_)
     for number in range(devices):
         out = np.zeros(sharded.columns(number).shape[1] // 32 + 1, np.uint32)
@@ -111,7 +115,7 @@ def test_a_filter_of_files_is_a_column_of_the_dataset(tmp_path, dataset, in_proc
     shard = manifest.shard(file)
     rows = shard.matrix.input_rows(place)[0]
     ids = shard.ids.at(rows[kept.keeps(shard.rows[rows])])
-    assert sorted(ids) == sorted(merged.ids.at(mw.filter_sids(merged.table, keep).input_rows(state)[0]))
+    assert sorted(ids) == sorted(merged.ids.at(merged.table.filter(keep).input_rows(state)[0]))
 
 
 @pytest.mark.parametrize(
@@ -125,11 +129,11 @@ def test_a_filter_of_files_is_a_column_of_the_dataset(tmp_path, dataset, in_proc
 )
 def test_odd_sets(tmp_path, in_process, sids):
     data = write_dataset(tmp_path / "data", sids, np.arange(len(sids)), files=2)
-    manifest = mw.build_shards(data, tmp_path / "out", 60, shards=4, sids="sid", items="item")
+    manifest = mw.Catalogue.build_shards(data, tmp_path / "out", 60, shards=4, sids="sid", items="item")
     assert len(manifest.shards) <= min(4, len(np.unique(sids, axis=0)))
     for kind in ("table", "matrix"):
         single = mw.Catalogue.from_parquet(data, 60, sids="sid", items="item", kind=kind)
-        same_catalogues(mw.merge_shards(tmp_path / "out", kind=kind), single)
+        same_catalogues(mw.Catalogue.merge_shards(tmp_path / "out", kind=kind), single)
 
 
 def test_shards_are_as_large_whatever_the_skew(tmp_path, in_process, monkeypatch):
@@ -137,7 +141,7 @@ def test_shards_are_as_large_whatever_the_skew(tmp_path, in_process, monkeypatch
     sids = skewed_ids(60_000, 4, 60)
     sids[:30_000, 0] = 3  # half of all below one first code
     data = write_dataset(tmp_path / "data", np.sort(sids.view("i8,i8,i8,i8"), axis=0).view("i8").reshape(-1, 4), None)
-    manifest = mw.build_shards(data, tmp_path / "out", 60, shards=5, sids="sid")
+    manifest = mw.Catalogue.build_shards(data, tmp_path / "out", 60, shards=5, sids="sid")
     sizes = [shard.rows for shard in manifest.shards]
     assert max(sizes) <= 1.1 * min(sizes)
     assert sum(before.last[0] == after.first[0] for before, after in pairwise(manifest.shards)) >= 2
@@ -175,15 +179,15 @@ def test_a_killed_process_is_begun_again(tmp_path, dataset, monkeypatch):
     build(dataset, tmp_path / "out", workers=1)
     assert [process.returncode for process in begun] == [-signal.SIGKILL, 0]
     single = mw.Catalogue.from_parquet(dataset, VOCAB, **OPTIONS)
-    same_catalogues(mw.merge_shards(tmp_path / "out"), single)
+    same_catalogues(mw.Catalogue.merge_shards(tmp_path / "out"), single)
 
 
 def test_a_process_that_ends_three_times_is_an_error_by_name(tmp_path, dataset, monkeypatch):
     monkeypatch.setattr(local_tasks.sys, "executable", "/bin/false")
-    with pytest.raises(mw.DataError, match=r"shard \d of 4 ended 3 times, last with status 1 .*: run the same"):
+    with pytest.raises(mw.errors.DataError, match=r"shard \d of 4 ended 3 times, last with status 1 .*: run the same"):
         build(dataset, tmp_path / "out", workers=1)
     with pytest.raises(FileNotFoundError, match="the build did not end"):
-        mw.merge_shards(tmp_path / "out")
+        mw.Catalogue.merge_shards(tmp_path / "out")
 
 
 KILLED = """
@@ -210,7 +214,7 @@ if moment == "parts":  # all is written, under another name
     os.replace = lambda a, b: die() if b.name.startswith("parts-") and "." not in b.name else replace(a, b)
 if moment == "manifest":
     os.replace = lambda a, b: die() if b.name == "manifest.json" else replace(a, b)
-mw.build_shards(data, folder, VOCAB, shards=4, **OPTIONS)
+mw.Catalogue.build_shards(data, folder, VOCAB, shards=4, **OPTIONS)
 """
 
 
@@ -222,10 +226,10 @@ def test_a_killed_build_goes_on_where_it_stopped(tmp_path, dataset, in_process, 
     root = Path(__file__).parents[3]
     assert subprocess.run(command, cwd=root).returncode == -signal.SIGKILL
     with pytest.raises(FileNotFoundError, match="run the same `maskwright build` again"):
-        mw.Manifest.load(tmp_path / "out")
+        Manifest.load(tmp_path / "out")
     build(dataset, tmp_path / "out")
     assert len(in_process) == left
-    same_catalogues(mw.merge_shards(tmp_path / "out"), mw.Catalogue.from_parquet(dataset, VOCAB, **OPTIONS))
+    same_catalogues(mw.Catalogue.merge_shards(tmp_path / "out"), mw.Catalogue.from_parquet(dataset, VOCAB, **OPTIONS))
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "lock", "manifest.json", "plan.json", *(f"shard-0000{number}.safetensors" for number in range(4))
     }  # fmt: skip
@@ -244,7 +248,7 @@ def test_a_second_run_makes_only_what_is_missing(tmp_path, dataset, in_process):
     assert build(dataset, tmp_path / "out") == manifest  # byte for byte: checksums are equal
     assert sorted(in_process) == [1, 3]
     (tmp_path / "out" / "manifest.json").write_text("{")
-    assert build(dataset, tmp_path / "out") == mw.Manifest.load(tmp_path / "out") == manifest
+    assert build(dataset, tmp_path / "out") == Manifest.load(tmp_path / "out") == manifest
     assert sorted(in_process) == [1, 3]
 
 
@@ -253,20 +257,24 @@ def test_damaged_shards_are_refused_by_name(tmp_path, dataset, in_process):
     path = tmp_path / "out" / manifest.shards[1].file
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
-    with pytest.raises(mw.TableFileError, match=r"shard-00001.safetensors is truncated or was changed .* run the same"):
-        mw.merge_shards(tmp_path / "out")
+    with pytest.raises(
+        mw.errors.TableFileError, match=r"shard-00001.safetensors is truncated or was changed .* run the same"
+    ):
+        mw.Catalogue.merge_shards(tmp_path / "out")
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(mw.TableFileError, match=r"shard-00001.safetensors is truncated or was changed"):
-        mw.merge_shards(tmp_path / "out")
+    with pytest.raises(mw.errors.TableFileError, match=r"shard-00001.safetensors is truncated or was changed"):
+        mw.Catalogue.merge_shards(tmp_path / "out")
     path.unlink()
-    with pytest.raises(mw.TableFileError, match=r"shard-00001.safetensors is missing: run the same"):
-        mw.merge_shards(tmp_path / "out")
+    with pytest.raises(mw.errors.TableFileError, match=r"shard-00001.safetensors is missing: run the same"):
+        mw.Catalogue.merge_shards(tmp_path / "out")
 
 
 def test_a_shard_of_another_version_is_refused_by_name(tmp_path, dataset, in_process, monkeypatch):
     manifest = build(dataset, tmp_path / "out", shards=1)
     monkeypatch.setattr(files, "_FILE", files._FILE._replace(version=2, several_ends=2))
-    with pytest.raises(mw.TableFileError, match="has format version 1, this maskwright reads 2: build the shards"):
+    with pytest.raises(
+        mw.errors.TableFileError, match="has format version 1, this maskwright reads 2: build the shards"
+    ):
         manifest.shard(0)
 
 
@@ -278,8 +286,8 @@ def test_damaged_manifests_are_refused_by_name(tmp_path, dataset, in_process):
 
     def refused(text: str, match: str) -> None:
         path.write_text(text)
-        with pytest.raises(mw.TableFileError, match=match):
-            mw.merge_shards(tmp_path / "out")
+        with pytest.raises(mw.errors.TableFileError, match=match):
+            mw.Catalogue.merge_shards(tmp_path / "out")
 
     refused(whole[:100], "is damaged .* run the same")
     refused("[]", "is damaged")
@@ -307,7 +315,7 @@ def test_rows_that_another_plan_wrote_are_not_taken(tmp_path, dataset, in_proces
     command = [sys.executable, "-c", KILLED, str(dataset), str(tmp_path / "out"), "shards"]
     assert subprocess.run(command, cwd=Path(__file__).parents[3]).returncode == -signal.SIGKILL
     (tmp_path / "out" / "plan.json").unlink()
-    with pytest.raises(mw.DataError, match=r"has files, such as parts-.*, but no plan.json of a build"):
+    with pytest.raises(mw.errors.DataError, match=r"has files, such as parts-.*, but no plan.json of a build"):
         build(dataset, tmp_path / "out", items=None)
     for shard in (tmp_path / "out").glob("shard-*"):
         shard.unlink()
@@ -315,7 +323,7 @@ def test_rows_that_another_plan_wrote_are_not_taken(tmp_path, dataset, in_proces
     build(dataset, tmp_path / "b", items=None)
     (tmp_path / "b" / "plan.json").replace(tmp_path / "out" / "plan.json")
     build(dataset, tmp_path / "out", items=None)  # with the rows of the other build beside it
-    assert list(mw.merge_shards(tmp_path / "out").ids) == list(range(3000))
+    assert list(mw.Catalogue.merge_shards(tmp_path / "out").ids) == list(range(3000))
     assert parts.exists()
 
 
@@ -330,7 +338,9 @@ def test_files_of_others_stay_and_are_refused(tmp_path, dataset, in_process, nam
     path.write_text("mine")
     (tmp_path / "out" / "lock").write_text("mine too")
     before = contents(tmp_path)
-    with pytest.raises(mw.DataError, match=r"has files, such as .*, but no plan.json of a build: build in a new or an"):
+    with pytest.raises(
+        mw.errors.DataError, match=r"has files, such as .*, but no plan.json of a build: build in a new or an"
+    ):
         build(dataset, tmp_path / "out")
     assert contents(tmp_path) == before
 
@@ -354,7 +364,7 @@ def test_a_dataset_in_the_folder_of_shards_is_refused(tmp_path, in_process, fold
     write_dataset(tmp_path / "data" / "parts", skewed_ids(20, 4, 30), range(20), files=2)
     before = contents(tmp_path)
     with pytest.raises(
-        mw.ConstraintError, match=r"lies in the dataset|of the dataset lies in .*: choose another folder"
+        mw.errors.ConstraintError, match=r"lies in the dataset|of the dataset lies in .*: choose another folder"
     ):
         build(tmp_path / source, tmp_path / folder)
     assert contents(tmp_path) == before
@@ -383,7 +393,7 @@ class Told(begun):
         os.write(1, f"{self.pid}\\n".encode())  # at once, as two threads begin programs
 
 local_tasks.subprocess.Popen = Told
-mw.build_shards(*sys.argv[1:], VOCAB, shards=4, workers=2, **OPTIONS)
+mw.Catalogue.build_shards(*sys.argv[1:], VOCAB, shards=4, workers=2, **OPTIONS)
 """
 
 
@@ -425,15 +435,17 @@ def test_an_interrupt_of_the_terminal_ends_all_at_once(tmp_path, dataset):
 def test_a_wrong_row_is_named(tmp_path, in_process, row, sid, item, message):
     sids, items = skewed_ids(10, 4, 30).tolist(), [str(i) for i in range(10)]
     sids[row], items[row] = sid, item
-    with pytest.raises(mw.ConstraintError, match=message):
+    with pytest.raises(mw.errors.ConstraintError, match=message):
         build(write_dataset(tmp_path / "data", sids, items, files=2), tmp_path / "out", shards=2)
 
 
 @pytest.mark.parametrize("sids", [[[-1 - row % 3, row % 30] for row in range(20)], [[row + 35] for row in range(20)]])
 def test_a_wrong_code_in_all_rows_is_named(tmp_path, in_process, sids):
     data = write_dataset(tmp_path / "data", sids, range(20))
-    with pytest.raises(mw.ConstraintError, match=r"row \d+ of .*part-0.parquet has code -?\d+ at position 0, outside"):
-        mw.build_shards(data, tmp_path / "out", 30, shards=3, sids="sid")
+    with pytest.raises(
+        mw.errors.ConstraintError, match=r"row \d+ of .*part-0.parquet has code -?\d+ at position 0, outside"
+    ):
+        mw.Catalogue.build_shards(data, tmp_path / "out", 30, shards=3, sids="sid")
 
 
 def write_ids(folder: Path, *files: Any) -> Path:
@@ -454,14 +466,16 @@ def test_item_ids_without_a_sign_are_kept_or_refused_by_name(tmp_path, in_proces
     options = {"shards": 2, "sids": "sid", "items": "item"}
     most = 2**63 - 1
     whole = write_ids(tmp_path / "a", pa.array([most, 0, 5], pa.uint64()), pa.array([7] * 9, pa.uint64()))
-    mw.build_shards(whole, tmp_path / "out", 30, **options)
-    assert list(mw.merge_shards(tmp_path / "out").ids) == [most, 0, 5, *[7] * 9]
+    mw.Catalogue.build_shards(whole, tmp_path / "out", 30, **options)
+    assert list(mw.Catalogue.merge_shards(tmp_path / "out").ids) == [most, 0, 5, *[7] * 9]
     above = write_ids(tmp_path / "b", pa.array([1] * 9, pa.uint64()), pa.array([5, 6, most + 1, 7], pa.uint64()))
-    with pytest.raises(mw.ConstraintError, match=rf"row 2 of .*part-1.parquet has item id {most + 1}: integers must"):
-        mw.build_shards(above, tmp_path / "out_b", 30, **options)
+    with pytest.raises(
+        mw.errors.ConstraintError, match=rf"row 2 of .*part-1.parquet has item id {most + 1}: integers must"
+    ):
+        mw.Catalogue.build_shards(above, tmp_path / "out_b", 30, **options)
     mixed = write_ids(tmp_path / "c", pa.array([1, 2**60 + 1], pa.int64()), pa.array([1, 2**60 + 3], pa.uint64()))
-    with pytest.raises(mw.ConstraintError, match=r"part-1.parquet has column 'item' of uint64, others of anoth"):
-        mw.build_shards(mixed, tmp_path / "out_c", 30, **options)
+    with pytest.raises(mw.errors.ConstraintError, match=r"part-1.parquet has column 'item' of uint64, others of anoth"):
+        mw.Catalogue.build_shards(mixed, tmp_path / "out_c", 30, **options)
 
 
 @pytest.mark.parametrize(
@@ -481,12 +495,14 @@ def test_columns_that_engines_mistake_are_refused_by_name(tmp_path, in_process, 
     (tmp_path / "data").mkdir()
     held = [[[row, 1] for row in range(9)] if name.casefold() == "sid" else list(range(9)) for name in names]
     pq.write_table(pa.table(held, names), tmp_path / "data" / "part-0.parquet")
-    with pytest.raises(mw.ConstraintError, match=message):
-        mw.build_shards(tmp_path / "data", tmp_path / "out", 30, shards=2, sids="sid", items="item")
+    with pytest.raises(mw.errors.ConstraintError, match=message):
+        mw.Catalogue.build_shards(tmp_path / "data", tmp_path / "out", 30, shards=2, sids="sid", items="item")
 
 
 def test_wrong_calls_are_refused_by_name(tmp_path, dataset, in_process):
-    def refused(match: str, error: type[Exception] = mw.ConstraintError, folder: str = "new", **options: Any) -> None:
+    def refused(
+        match: str, error: type[Exception] = mw.errors.ConstraintError, folder: str = "new", **options: Any
+    ) -> None:
         with pytest.raises(error, match=match):
             build(options.pop("source", dataset), tmp_path / folder, **options)
 
@@ -504,18 +520,18 @@ def test_wrong_calls_are_refused_by_name(tmp_path, dataset, in_process):
     refused("lies in the dataset", folder="data/out")
     refused(r"takes 0.15 GB to build, of 0.15 GB allowed. Raise memory, or shards in a new folder", memory=150_000_000)
     build(dataset, tmp_path / "out")
-    refused("holds a build of other files, or with other options", mw.DataError, folder="out", shards=5)
+    refused("holds a build of other files, or with other options", mw.errors.DataError, folder="out", shards=5)
     (dataset / "part-0.parquet").touch()
-    refused("holds a build of other files, or with other options", mw.DataError, folder="out")
+    refused("holds a build of other files, or with other options", mw.errors.DataError, folder="out")
     (tmp_path / "out" / "plan.json").write_text("{")
-    refused("plan.json is damaged .*: build in a new folder", mw.DataError, folder="out")
+    refused("plan.json is damaged .*: build in a new folder", mw.errors.DataError, folder="out")
     (tmp_path / "out" / "plan.json").unlink()
-    refused("has files, such as manifest.json, but no plan.json of a build", mw.DataError, folder="out")
+    refused("has files, such as manifest.json, but no plan.json of a build", mw.errors.DataError, folder="out")
     import fcntl
 
     with (tmp_path / "new" / "lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        refused("another build is at work", mw.DataError)
+        refused("another build is at work", mw.errors.DataError)
 
 
 def test_a_file_that_changes_meanwhile_is_refused(tmp_path, dataset, in_process, monkeypatch):
@@ -526,7 +542,7 @@ def test_a_file_that_changes_meanwhile_is_refused(tmp_path, dataset, in_process,
         (dataset / "part-0.parquet").touch()
 
     monkeypatch.setattr(duckdb_engine.DuckDb, "write_parts", write_then_change)
-    with pytest.raises(mw.DataError, match=r"part-0.parquet was changed or removed while shards were built"):
+    with pytest.raises(mw.errors.DataError, match=r"part-0.parquet was changed or removed while shards were built"):
         build(dataset, tmp_path / "out")
     assert not (tmp_path / "out" / "manifest.json").exists()
 
@@ -536,4 +552,4 @@ def test_names_of_files_and_columns_are_taken_as_they_are(tmp_path, in_process):
     options = {"sids": 's"i`d', "items": "it em"}
     build(data, tmp_path / "out", **options)
     single = mw.Catalogue.from_parquet(data, VOCAB, **{**OPTIONS, **options})
-    same_catalogues(mw.merge_shards(tmp_path / "out"), single)
+    same_catalogues(mw.Catalogue.merge_shards(tmp_path / "out"), single)

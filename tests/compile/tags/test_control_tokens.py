@@ -139,7 +139,7 @@ def test_a_mark_of_the_tokenizer_that_spells_its_text_is_text():
     r"(?x) < \| end \| >", r"(?i)<\|END\|>", r"(?i:<)\|\x65nd\|>", r"a(?!<\|end\|>)b", r"(?:.*<\|){3}end\|>",
 ])  # fmt: skip
 def test_a_pattern_with_the_name_of_a_control_token_points_to_the_token(pattern, plain):
-    with pytest.raises(mw.ConstraintError, match="matches characters alone") as found:
+    with pytest.raises(mw.errors.ConstraintError, match="matches characters alone") as found:
         compile_structural_tag(tag_of("<", {"type": "regex", "pattern": pattern}, ">"), plain)
     assert found.value.pointer == "/content/pattern"
     assert '{"type": "token", "token": "<|' in str(found.value)
@@ -174,7 +174,7 @@ def test_a_pattern_that_says_that_characters_are_meant_matches_them(pattern, tex
 )
 def test_a_grammar_with_a_name_in_quotes_points_to_the_token(syntax, grammar, plain):
     form = {"type": "grammar", "grammar": grammar, "syntax": syntax}
-    with pytest.raises(mw.ConstraintError, match="in quotes or in a pattern") as found:
+    with pytest.raises(mw.errors.ConstraintError, match="in quotes or in a pattern") as found:
         compile_structural_tag(tag_of("<", form, ">"), plain)
     assert found.value.pointer == "/content/grammar"
     assert '{"type": "token", "token": "<|start|>"}' in str(found.value)
@@ -199,7 +199,7 @@ def test_nested_repeats_are_searched_for_names_in_time(plain):
 
 def test_names_that_a_vocabulary_does_not_know_are_refused_and_the_token_goes_by_its_id():
     vocab = mw.Vocabulary.from_bytes([*LETTERS, b""], eos=0, special=[257])
-    with pytest.raises(mw.ConstraintError, match="looks like a control token") as found:
+    with pytest.raises(mw.errors.ConstraintError, match="looks like a control token") as found:
         compile_structural_tag(tag_of("<|start|>", ANY, ">"), vocab)
     assert found.value.pointer == "/begin"
     assert '{"type": "token", "token": ' in str(found.value)
@@ -225,7 +225,7 @@ def test_a_text_ends_with_the_token_that_ends_it_and_nothing_follows(harmony):
             table = compile_structural_tag(form, harmony)
             assert {text: table.accepts(written(text)) for text in texts} == texts, form
     more = {"type": "sequence", "elements": [call, {"type": "const_string", "value": "b"}]}
-    with pytest.raises(mw.ConstraintError, match="nothing can follow it"):
+    with pytest.raises(mw.errors.ConstraintError, match="nothing can follow it"):
         compile_structural_tag(more, harmony)
 
 
@@ -237,6 +237,6 @@ def test_as_many_tokens_as_there_are_marks_are_named():
         table = compile_structural_tag({"type": "const_string", "value": text + ends}, vocab)
         assert table.accepts(list(range(257, 257 + count)))
         with pytest.raises(
-            mw.ConstraintError, match=f"{count + 1} special tokens in one constraint: the most is {count}"
+            mw.errors.ConstraintError, match=f"{count + 1} special tokens in one constraint: the most is {count}"
         ):
             compile_structural_tag({"type": "const_string", "value": text + f"<|{count}|>" + ends}, vocab)

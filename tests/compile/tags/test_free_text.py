@@ -39,7 +39,7 @@ def compare(seeds: range, vocab: mw.Vocabulary) -> Counter[str]:
         tag = random_tag(rng)
         try:
             table = compile_structural_tag(tag, vocab, whitespace="compact")
-        except mw.ConstraintError:
+        except mw.errors.ConstraintError:
             counts["refused"] += 1
             continue
         counts["tags"] += 1
@@ -109,7 +109,7 @@ def test_free_text_before_a_tag_ends_where_the_tag_begins(vocab):
     for more in ({}, {"excludes": ["<j>"]}):  # as the error says where the tag need not follow
         form = in_order({**ANY, **more}, {"type": "optional", "content": CALL})
         if not more:
-            with pytest.raises(mw.ConstraintError, match='"excludes" keeps'):
+            with pytest.raises(mw.errors.ConstraintError, match='"excludes" keeps'):
                 compile_structural_tag(form, vocab)
             continue
         table = compile_structural_tag(form, vocab)
@@ -135,10 +135,10 @@ def test_an_end_that_goes_on_from_one_part_into_the_next_is_seen_or_refused_by_n
             assert all(each.accepts(written(f"<t>{text}</t>")) for text in right), content
             assert not any(each.accepts(written(f"<t>{text}</t>")) for text in wrong), content
     for content in ({"type": "plus", "content": CALLS}, {"type": "repeat", "content": CALLS, "min": 0, "max": 10**6}):
-        with pytest.raises(mw.ConstraintError, match="may begin in one part of the content") as found:
+        with pytest.raises(mw.errors.ConstraintError, match="may begin in one part of the content") as found:
             compile_structural_tag({**tag, "content": content}, vocab)
         assert (found.value.pointer, len(found.value.remedies)) == ("/content", 1)
     ends = {"type": "or", "elements": [{**CALL, "begin": "ab"}, {**CALL, "begin": "b"}]}
-    with pytest.raises(mw.ConstraintError, match="share letters") as found:
+    with pytest.raises(mw.errors.ConstraintError, match="share letters") as found:
         compile_structural_tag(in_order(ANY, ends), vocab)
     assert (found.value.pointer, len(found.value.remedies)) == ("/elements/0", 1)

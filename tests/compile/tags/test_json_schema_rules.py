@@ -82,7 +82,7 @@ def test_random_schemas_are_the_same_as_rules(schema, seed):
     try:
         one = mw.compile_json_schema(schema, vocab, budget=Budget(seconds=5), **options)
         other = as_rules(schema, vocab, **options)
-    except (mw.SchemaError, mw.RegexError, mw.BudgetError):
+    except (mw.errors.SchemaError, mw.errors.RegexError, mw.errors.BudgetError):
         return
     same_along_walks(one, other, vocab, seed)
 
@@ -126,7 +126,7 @@ def test_grammars_of_every_kind_stand_beside_schemas():
         tag = {"type": "triggered_tags", "triggers": ["<"], "tags": tags[:kinds]}
         table = compile_structural_tag(tag, vocab)
         if kinds == 4:
-            with pytest.raises(mw.NoTableError, match="no finite table"):
+            with pytest.raises(mw.errors.NoTableError, match="no finite table"):
                 table.to_table()
         for each in (table, table.to_table()) if kinds == 3 else (table,):
             for i, text in enumerate(inside):

@@ -47,7 +47,7 @@ def by_itself(model, dev, prompt, width, length):
             return model(texts).logits[:, -1], texts
 
     found = beam_search(
-        step, torch.tensor([prompt] * width), dev, ops=torch_ops, batch=1, beams=width, max_length=length,
+        step, torch.tensor([prompt] * width), dev, ops=torch_ops, batch=1, beams=width, max_tokens=length,
         length_penalty=1.0,
     )  # fmt: skip
     return found.tokens[0].tolist(), found.scores[0].tolist()

@@ -63,7 +63,7 @@ def by_itself(model, dev, prompt, beams):
         with torch.no_grad():
             return model(texts).logits[:, -1], texts
 
-    return exact(step, torch.tensor([prompt] * beams), dev, ops=torch_ops, batch=1, beams=beams, max_length=3)
+    return exact(step, torch.tensor([prompt] * beams), dev, ops=torch_ops, batch=1, beams=beams, max_tokens=3)
 
 
 def scored(model, prompt, found):

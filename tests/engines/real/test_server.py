@@ -71,7 +71,7 @@ def test_beams_over_http_are_those_of_the_model(server, model):
         with torch.no_grad():
             return known(texts).logits[:, -1], texts
 
-    want = exact(step, torch.tensor([prompt] * 16), dev, ops=torch_ops, batch=1, beams=16, max_length=3)
+    want = exact(step, torch.tensor([prompt] * 16), dev, ops=torch_ops, batch=1, beams=16, max_tokens=3)
     found = beam_search(server_scores(server, "tiny"), [prompt], dev, beams=16)
     assert found.valid.all()
     assert float((found.scores - want.scores).abs().max()) < 1e-5

@@ -273,7 +273,7 @@ def test_a_machine_ends_at_its_budget_and_can_be_read_on() -> None:
     before, _, _ = machine.mask(0, b"", -1)
     kept = before.copy()
     machine.mask(machine._inner, b"", -1)
-    with pytest.raises(mw.BudgetError) as caught:
+    with pytest.raises(mw.errors.BudgetError) as caught:
         [machine.mask(state * machine._inner, b"", -1) for state in range(50)]
     assert caught.value.limit == "states"
     assert machine.is_large

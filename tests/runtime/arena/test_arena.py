@@ -221,7 +221,7 @@ def test_a_budget_needs_an_arena_with_distances(vocab, arena, tables):
     with pytest.raises(ValueError, match="budgets=True"):
         torch_ops.put(arena, budgets=True)
     one = Arena(vocab, dataclasses.replace(SMALL, ends=1), budgets=True)
-    with pytest.raises(mw.ArenaError, match=r"ways to end .* Capacity\(ends="):
+    with pytest.raises(mw.errors.ArenaError, match=r"ways to end .* Capacity\(ends="):
         one.add(next(table for table in tables if several(table)))
 
 
@@ -238,7 +238,7 @@ def test_tables_that_come_and_go_leave_all_others_as_they_are(seed, vocab, table
             continue
         try:
             held.append(made.add(rng.choice(pool)))
-        except mw.ArenaError as error:
+        except mw.errors.ArenaError as error:
             assert "no room" in str(error)  # noqa: PT017
             assert held
             made.drop(held.pop(0))
@@ -329,7 +329,7 @@ def test_what_is_said_to_be_common_is_refused_or_kept_apart_rightly(vocab, table
         for common in sorted(set(tried)):
             try:
                 other = mw.TransitionTable(**{**fields, "common": common, "source": f"with {common}"})
-            except mw.TableError:
+            except mw.errors.TableError:
                 assert not common[0] or not is_apart(table, common)
                 seen.add(False)
                 continue
@@ -341,7 +341,7 @@ def test_what_is_said_to_be_common_is_refused_or_kept_apart_rightly(vocab, table
         walk("host", made, others, list(range(len(others))), np.random.default_rng(1), 25)
     assert len(seen) == 2
     for wrong in ([1, 1, 1], [1, 1, 1, -1], [1.0, 0, 0, 0], "rows", [0, 1, 0, 0], [10**6, 0, 0, 0]):
-        with pytest.raises(mw.TableError, match="common"):
+        with pytest.raises(mw.errors.TableError, match="common"):
             mw.TransitionTable(**{**fields, "common": wrong})
 
 
@@ -393,7 +393,7 @@ def test_masks_and_lists_that_a_table_has_twice_are_counted_once(vocab):
     made = Arena(vocab, dataclasses.replace(SMALL, masks=different))
     made.fits(table)
     made.add(table)
-    with pytest.raises(mw.ArenaError, match=f"no room for {different:,} masks"):
+    with pytest.raises(mw.errors.ArenaError, match=f"no room for {different:,} masks"):
         Arena(vocab, dataclasses.replace(SMALL, masks=different - 1)).fits(table)
 
 
@@ -403,7 +403,7 @@ def test_refused_tables_leave_nothing_to_write(vocab):
     torch_ops.put(made)
     made.add(mw.compile_regex("[a-z]{120}", vocab, lazy=False))
     for _ in range(3):
-        with pytest.raises(mw.ArenaError):
+        with pytest.raises(mw.errors.ArenaError):
             made.add(table)
     assert not made.held.changes
 
@@ -484,7 +484,7 @@ def test_what_nobody_holds_stays_until_its_room_is_needed(vocab):
     assert again.start == handles[1].start
     assert made.stored.evictions == 1
     held = [made.add(table) for table in (tables[0], tables[3])]
-    with pytest.raises(mw.ArenaError, match=r"no room for [\d,]+ states in a row: .* are held"):
+    with pytest.raises(mw.errors.ArenaError, match=r"no room for [\d,]+ states in a row: .* are held"):
         made.add(tables[6])
     for handle in held:
         made.drop(handle)
@@ -498,7 +498,7 @@ def test_nothing_goes_in_vain_where_what_is_held_lies_in_between(vocab):
     made.drop(first)
     made.drop(last)
     before = made.stored
-    with pytest.raises(mw.ArenaError, match="in a row"):
+    with pytest.raises(mw.errors.ArenaError, match="in a row"):
         made.add(large)
     assert made.stored == before  # not even what nobody holds
     assert made.add(small[0]).start == first.start
@@ -531,7 +531,7 @@ def test_nothing_goes_in_vain_for_a_table_that_what_is_held_has_no_room_for(voca
     made = Arena(vocab, dataclasses.replace(SMALL, states=100))
     held = made.add(mw.compile_regex("[a-z]{60}", vocab, lazy=False))
     made.drop(made.add(mw.compile_regex("[0-9]{20}", vocab, lazy=False)))
-    with pytest.raises(mw.ArenaError, match="no room"):
+    with pytest.raises(mw.errors.ArenaError, match="no room"):
         made.add(mw.compile_regex("[A-Z]{60}", vocab, lazy=False))
     assert (made.stored.tables, made.stored.evictions) == (2, 0)
     made.drop(held)
@@ -566,12 +566,12 @@ def test_mistakes_are_named(vocab, arena, tables):
     with pytest.raises(ValueError, match="2 handles for a batch of 3: as many"):
         torch_ops.start(torch_ops.at(torch_ops.put(made), [made.add(tables[1])] * 2), 3)
     other = mw.Vocabulary.from_bytes([b"", b"a"], eos=0)
-    with pytest.raises(mw.VocabularyMismatchError, match="compile it with the arena's"):
+    with pytest.raises(mw.errors.VocabularyMismatchError, match="compile it with the arena's"):
         made.add(mw.compile_regex("a", other, lazy=False))
     no_end = dataclasses.replace(
         mw.compile_sids([[1, 2]], vocab_size=vocab.size), vocabulary=vocab.fingerprint, source="x"
     )
-    with pytest.raises(mw.ArenaError, match="eos=0"):
+    with pytest.raises(mw.errors.ArenaError, match="eos=0"):
         made.add(no_end)
     with pytest.raises(TypeError, match="put takes"):
         made.add("a")
@@ -592,7 +592,7 @@ def test_mistakes_are_named(vocab, arena, tables):
 @pytest.mark.parametrize("name", ["row_width", "class_width", "exit_width", "site_width", "symbols", "pops", "depth"])
 def test_what_is_wider_than_the_arena_is_refused_by_name(name, vocab, tables):
     made = Arena(vocab, dataclasses.replace(SMALL, **{name: 1}))
-    with pytest.raises(mw.ArenaError, match=rf"Capacity\({name}=\d+\)"):
+    with pytest.raises(mw.errors.ArenaError, match=rf"Capacity\({name}=\d+\)"):
         made.add(tables[0])
     assert made.stored.tables == 0
     assert made.stored.free == Arena(vocab, SMALL).stored.free
@@ -601,12 +601,12 @@ def test_what_is_wider_than_the_arena_is_refused_by_name(name, vocab, tables):
 @pytest.mark.parametrize("name", ["states", "edges", "bases", "base_targets", "masks", "lists", "classes", "exits", "sites", "site_entries", "actions", "pushes"])  # fmt: skip  # noqa: E501
 def test_what_never_fits_says_which_part_it_is(name, vocab, tables):
     made = Arena(vocab, dataclasses.replace(SMALL, **{name: 1}))
-    with pytest.raises(mw.ArenaError, match=rf"Capacity\({name}=\d+\)") as caught:
+    with pytest.raises(mw.errors.ArenaError, match=rf"Capacity\({name}=\d+\)") as caught:
         made.add(tables[0])
     assert made.stored.tables == 0
     least = caught.value.remedies[0].least
     if name == "lists":  # of classes, then of exits: each says how many it takes
-        with pytest.raises(mw.ArenaError) as caught:
+        with pytest.raises(mw.errors.ArenaError) as caught:
             Arena(vocab, dataclasses.replace(SMALL, lists=least)).add(tables[0])
         assert caught.value.remedies[0].least > least
         least = caught.value.remedies[0].least
@@ -719,15 +719,15 @@ def test_decoders_take_a_constraint_for_each_row(name, arena, tables):
         return bias[None] + ops.arrays.zeros((tokens.shape[0], 1), like=bias), cache
 
     dev = ops.at(placed(name, arena), [arena.handles[i] for i in chosen])
-    found = beam_search(step, None, dev, ops=ops, batch=3, beams=3, max_length=12)
+    found = beam_search(step, None, dev, ops=ops, batch=3, beams=3, max_tokens=12)
     for row, i in enumerate(chosen):
-        own = beam_search(step, None, ops.put(tables[i]), ops=ops, batch=1, beams=3, max_length=12)
+        own = beam_search(step, None, ops.put(tables[i]), ops=ops, batch=1, beams=3, max_tokens=12)
         assert np.array_equal(np.asarray(found.valid[row]), np.asarray(own.valid[0]))
         assert np.allclose(np.asarray(found.scores[row]), np.asarray(own.scores[0]), rtol=1e-6)
         width = own.tokens.shape[2]
         assert np.array_equal(np.asarray(found.tokens[row])[:, :width], np.asarray(own.tokens[0]))
     random = torch.Generator().manual_seed(1)
-    drawn = sample_sequences(step, None, dev, random, ops=ops, batch=3, samples=4, max_length=40)
+    drawn = sample_sequences(step, None, dev, random, ops=ops, batch=3, samples=4, max_tokens=40)
     for row, i in enumerate(chosen):
         for tokens, valid in zip(drawn.tokens[row].tolist(), drawn.valid[row].tolist(), strict=True):
             assert not valid or tables[i].accepts([t for t in tokens if t >= 0])
@@ -829,7 +829,7 @@ def test_beams_of_an_arena_lead_to_the_items_that_were_written(vocab, name):
         scores = np.random.default_rng(level).normal(size=(rows, vocab.size)).astype(np.float32)
         return inside(scores), cache
 
-    out = beam_search(step, None, dev, ops=ops, batch=2, beams=10, max_length=4)
+    out = beam_search(step, None, dev, ops=ops, batch=2, beams=10, max_tokens=4)
     tokens, states = np.asarray(out.tokens), np.asarray(out.states)
     for b in range(2):
         rows = arena.input_rows(handles[b], out.states[b])
@@ -900,15 +900,17 @@ def test_room_for_a_trie_is_twice_its_states_and_an_error_says_so(vocab):
     arena.drop(handle)
     other = arena.add(items(vocab, ITEMS[::-1]))  # where the first was, which makes room
     assert (other.start, arena.stored.evictions) == (table.num_states, 1)
-    with pytest.raises(mw.ArenaError, match=rf"behind the first {table.num_states}, the numbers of the table's own"):
+    with pytest.raises(
+        mw.errors.ArenaError, match=rf"behind the first {table.num_states}, the numbers of the table's own"
+    ):
         arena.add(table)
-    with pytest.raises(mw.ArenaError, match=r"behind the first \d+.*Capacity\(states="):
+    with pytest.raises(mw.errors.ArenaError, match=r"behind the first \d+.*Capacity\(states="):
         Arena(vocab, dataclasses.replace(just, states=just.states - 1)).fits(table)
 
 
 def test_a_table_that_is_too_large_says_how_large_an_arena_it_takes(vocab):
     table = mw.compile_regex("[a-z]{12}", vocab, lazy=False)
-    with pytest.raises(mw.ArenaError) as caught:
+    with pytest.raises(mw.errors.ArenaError) as caught:
         Arena(vocab, dataclasses.replace(SMALL, states=2)).add(table)
     (remedy,) = caught.value.remedies
     assert (remedy.name, remedy.least) == ("states", caught.value.reached)

@@ -27,7 +27,7 @@ def bigram(name: str, weights: np.ndarray, beams: int) -> Any:
 def search(name: str, table: mw.TransitionTable, weights: np.ndarray, beams: int, **options: Any) -> list[np.ndarray]:
     ops = backend(name).ops
     step = bigram(name, weights, beams)
-    options = {"max_length": table.max_length, **options}
+    options = {"max_tokens": table.max_length, **options}
     found = beam_search(step, None, ops.put(table), ops=ops, batch=weights.shape[1], beams=beams, **options)
     return [np.asarray(x) for x in found]
 
@@ -35,7 +35,7 @@ def search(name: str, table: mw.TransitionTable, weights: np.ndarray, beams: int
 def check(name, table, rows, eos, weights, beams, **options):
     tokens, lengths, scores, valid, states = search(name, table, weights, beams, **options)
     oracle = {"penalty": options.get("length_penalty", 0.0), "renormalise": options.get("renormalise", False)}
-    members = {row for row in rows if len(row) <= options.get("max_length", table.max_length)}
+    members = {row for row in rows if len(row) <= options.get("max_tokens", table.max_length)}
     for b in range(weights.shape[1]):
         every = naive.ranking(members, weights[:, b], eos, **oracle)
         ranking, exact = every[:beams], {sequence: score for score, sequence in every}
@@ -86,7 +86,7 @@ def test_with_enough_beams_the_result_is_the_exact_ranking_of_all_sequences(
     beams = len(set(rows)) + 1
     check(name, table, rows, eos, weights, beams, length_penalty=penalty, renormalise=renormalise)
     shorter = max(table.min_length, table.max_length - 1)
-    check(name, table, rows, eos, weights, beams, max_length=shorter)
+    check(name, table, rows, eos, weights, beams, max_tokens=shorter)
 
 
 @pytest.mark.long
@@ -100,7 +100,7 @@ def test_the_empty_sequence_is_a_result_where_the_table_has_it(name, penalty, co
     rows = [(), (1,), (1, 1), (2, 2), (1, 2, 2), (2, 2, 1), (2, 2, 2, 2)]
     weights = np.random.default_rng(3).normal(size=(5, 2, 3, 3)).astype(np.float32)
     weights[0, 0, 0, 0] = 4.0  # the best of the first input
-    options = {"length_penalty": penalty, "count_eos": count_eos, "max_length": 4}
+    options = {"length_penalty": penalty, "count_eos": count_eos, "max_tokens": 4}
     tokens, lengths, scores, valid, states = search(name, table, weights, len(rows) + 1, **options)
     for b in range(2):
         ranking = []
@@ -185,7 +185,7 @@ def test_the_cache_follows_its_beam(name):
 
     rows_of_beams = into(np.repeat(np.arange(2), 6))
     cache = {"written": [], "nothing": None, "pair": (rows_of_beams, [rows_of_beams])}
-    found = beam_search(step, cache, ops.put(table), ops=ops, batch=2, beams=6, max_length=4)
+    found = beam_search(step, cache, ops.put(table), ops=ops, batch=2, beams=6, max_tokens=4)
     last = np.stack([np.asarray(x) for x in seen[-1]], axis=1).reshape(2, 6, 4)[:, :, 1:]
     for b in range(2):
         tokens = np.asarray(found.tokens[b])
@@ -203,7 +203,7 @@ def test_a_custom_gather_is_used_and_a_cache_that_is_no_tree_is_refused():
         return cache
 
     step = bigram("torch", weights, 2)
-    options = {"ops": ops, "batch": 1, "beams": 2, "max_length": 3}
+    options = {"ops": ops, "batch": 1, "beams": 2, "max_tokens": 3}
     beam_search(step, object(), ops.put(table), gather=gather, **options)
     assert calls
     assert all(len(index) == 2 for index in calls)
@@ -216,7 +216,7 @@ def test_a_custom_gather_is_used_and_a_cache_that_is_no_tree_is_refused():
 def test_without_a_constraint_the_search_is_over_everything(name):
     ops, _ = backend(name)
     weights = np.random.default_rng(1).normal(size=(3, 2, 4, 4)).astype(np.float32)
-    found = beam_search(bigram(name, weights, 64), None, None, ops=ops, batch=2, beams=64, max_length=3)
+    found = beam_search(bigram(name, weights, 64), None, None, ops=ops, batch=2, beams=64, max_tokens=3)
     every = {tuple(s) for s in np.stack(np.meshgrid(*[range(4)] * 3), -1).reshape(-1, 3).tolist()}
     for b in range(2):
         ranking = naive.ranking(every, weights[:, b], None)
@@ -229,15 +229,15 @@ def test_impossible_requests_are_refused(name):
     ops, _ = backend(name)
     dev = ops.put(mw.compile_sids([[0, 1, 2]], 3))
     step = bigram(name, np.zeros((3, 1, 3, 3), np.float32), 1)
-    with pytest.raises(ValueError, match="max_length=2 is less than the shortest sequence, 3 tokens"):
-        beam_search(step, None, dev, ops=ops, batch=1, beams=1, max_length=2)
+    with pytest.raises(ValueError, match="max_tokens=2 is less than the shortest sequence, 3 tokens"):
+        beam_search(step, None, dev, ops=ops, batch=1, beams=1, max_tokens=2)
     if name != "numpy":
         with pytest.raises(TypeError, match="a table from put is needed"):
-            beam_search(step, None, mw.compile_sids([[0, 1, 2]], 3), ops=ops, batch=1, beams=1, max_length=3)
+            beam_search(step, None, mw.compile_sids([[0, 1, 2]], 3), ops=ops, batch=1, beams=1, max_tokens=3)
     with pytest.raises(TypeError, match=r"dev must come from ops.put, or be None, not a list"):
-        beam_search(step, None, [[0, 1, 2]], ops=ops, batch=1, beams=1, max_length=3)
+        beam_search(step, None, [[0, 1, 2]], ops=ops, batch=1, beams=1, max_tokens=3)
     with pytest.raises(ValueError, match="must be positive, not 1, 0 and 3"):
-        beam_search(step, None, dev, ops=ops, batch=1, beams=0, max_length=3)
+        beam_search(step, None, dev, ops=ops, batch=1, beams=0, max_tokens=3)
 
 
 @pytest.mark.long
@@ -252,7 +252,7 @@ def test_the_whole_search_compiles_in_torch(eos, compiler):
     step = bigram("torch", rng.normal(size=(4, 2, 40, 40)).astype(np.float32), 5)
 
     def run():
-        return beam_search(step, None, dev, ops=ops, batch=2, beams=5, max_length=3)
+        return beam_search(step, None, dev, ops=ops, batch=2, beams=5, max_tokens=3)
 
     plain, quick = run(), torch.compile(run, fullgraph=True, backend=compiler)()
     assert torch.equal(plain.tokens, quick.tokens)
@@ -273,7 +273,7 @@ def test_the_whole_search_jits_in_jax_with_the_table_as_an_argument(eos):
 
     def run(dev, weights):
         step = lambda tokens, cache, t: (weights[t, rows, tokens], cache)  # noqa: E731
-        return beam_search(step, None, dev, ops=ops, batch=2, beams=5, max_length=3)
+        return beam_search(step, None, dev, ops=ops, batch=2, beams=5, max_tokens=3)
 
     plain, quick = run(ops.put(table), weights), jax.jit(run)(ops.put(table), weights)
     np.testing.assert_array_equal(plain.tokens, quick.tokens)

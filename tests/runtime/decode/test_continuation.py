@@ -40,7 +40,7 @@ def test_beams_are_the_sequences_that_begin_so_best_first(name, kind):
     logits, step = model_of(b)
     dev = b.ops.put(table)
     given = continue_from(dev, b.into(BEGUN), ops=b.ops)
-    found = beam_search(step, None, given, ops=b.ops, batch=3, beams=8, max_length=5)
+    found = beam_search(step, None, given, ops=b.ops, batch=3, beams=8, max_tokens=5)
     for i, begun in enumerate(BEGUN[:, 0].tolist()):
         rest = {row[1:] for row in rows if row[0] == begun}
         expected = naive.ranking(rest, logits, eos)
@@ -65,12 +65,12 @@ def test_samples_are_sequences_that_begin_so(name, kind):
         import torch
 
         random = torch.Generator().manual_seed(0)
-    drawn = sample_sequences(step, None, given, random, ops=b.ops, batch=2, samples=40, max_length=2)
+    drawn = sample_sequences(step, None, given, random, ops=b.ops, batch=2, samples=40, max_tokens=2)
     assert out(drawn.valid).all()
     for i, begun in enumerate(BEGUN[:2, 0].tolist()):
         found = {tuple(t for t in row if t >= 0) for row in out(drawn.tokens)[i].tolist()}
         assert found == {row[1:] for row in rows if row[0] == begun and len(row) < 4}
-    one = sample_unbiased(step, None, given, random, ops=b.ops, batch=2, candidates=4, max_length=2)
+    one = sample_unbiased(step, None, given, random, ops=b.ops, batch=2, candidates=4, max_tokens=2)
     for begun, row in zip(BEGUN[:2, 0].tolist(), out(one.tokens).tolist(), strict=True):
         assert (begun, *(t for t in row if t >= 0)) in rows
 
@@ -82,7 +82,7 @@ def test_a_state_may_be_given_as_it_is(name):
     _, step = model_of(b)
     dev = b.ops.put(table)
     start = Continuation(dev, b.ops.start(dev, 2), 0)
-    options: dict[str, Any] = {"ops": b.ops, "batch": 2, "beams": 4, "max_length": 3}
+    options: dict[str, Any] = {"ops": b.ops, "batch": 2, "beams": 4, "max_tokens": 3}
     for mine, plain in zip(
         beam_search(step, None, start, **options), beam_search(step, None, dev, **options), strict=True
     ):
@@ -97,9 +97,9 @@ def test_what_is_complete_already_has_nothing_to_search():
     dev = b.ops.put(mw.compile_sids(SIDS, 10))
     whole = continue_from(dev, np.array(SIDS[:2]), ops=b.ops)
     with pytest.raises(ValueError, match="no more than 3 tokens: there is nothing to search"):
-        beam_search(step, None, whole, ops=b.ops, batch=2, beams=2, max_length=3)
+        beam_search(step, None, whole, ops=b.ops, batch=2, beams=2, max_tokens=3)
     with pytest.raises(ValueError, match="no more than 3 tokens: there is nothing to draw"):
-        sample_sequences(step, None, whole, np.random.default_rng(0), ops=b.ops, batch=2, max_length=3)
+        sample_sequences(step, None, whole, np.random.default_rng(0), ops=b.ops, batch=2, max_tokens=3)
     begun = continue_from(dev, BEGUN, ops=b.ops)
-    with pytest.raises(ValueError, match="max_length=1 is less than the shortest sequence, 2 tokens"):
-        beam_search(step, None, begun, ops=b.ops, batch=3, beams=2, max_length=1)
+    with pytest.raises(ValueError, match="max_tokens=1 is less than the shortest sequence, 2 tokens"):
+        beam_search(step, None, begun, ops=b.ops, batch=3, beams=2, max_tokens=1)

@@ -70,7 +70,7 @@ def run(kind: str, name: str, draws: int, seed: int = 0, **options: Any) -> Any:
     ops, into = backend(name)
     model = Toy(table.vocab_size, into)
     prompts = [PROMPTS[i % 2] for i in range(draws)]
-    options = {"max_length": most, "vocabulary": vocabulary, **options}
+    options = {"max_tokens": most, "vocabulary": vocabulary, **options}
     return model, sample_jumping(model, table, seeded(name, seed), ops=ops, prompts=prompts, **options)
 
 
@@ -169,10 +169,10 @@ def test_rows_that_have_ended_are_not_read_on():
 def test_budgets_complete_everything_in_time_and_without_them_the_rest_is_flagged(kind):
     table, vocabulary, _ = subject(kind)
     most = table.to_table().min_length + 2
-    model, found = run(kind, "torch", 3000, max_length=most)
+    model, found = run(kind, "torch", 3000, max_tokens=most)
     assert out(found.valid).all()
     assert out(found.lengths).max() <= most
-    model, found = run(kind, "torch", 3000, max_length=most, budgets=False)
+    model, found = run(kind, "torch", 3000, max_tokens=most, budgets=False)
     expected = readers.enumerate_sequences(
         model, table, PROMPTS[0], most, jumping=True, vocabulary=vocabulary, budgets=False
     )
@@ -193,7 +193,7 @@ def test_lazy_tables_are_read_as_far_as_the_text_comes_and_each_row_has_its_own(
     lazy = mw.compile_json_schema({**schema, "additionalProperties": False}, words(), whitespace="compact")
     assert isinstance(lazy, mw.LazyTable)
     record = subject("record")[0]
-    options = {"ops": ops, "prompts": [[1], [2, 3]], "max_length": 70, "vocabulary": words(), "budgets": False}
+    options = {"ops": ops, "prompts": [[1], [2, 3]], "max_tokens": 70, "vocabulary": words(), "budgets": False}
     found = sample_jumping(Toy(words().size, into), [lazy, record], seeded("torch"), **options)
     assert not lazy.is_complete
     first, second = (words().decode(row) for row in rows_of(found))
@@ -206,7 +206,7 @@ def test_where_nothing_is_a_choice_the_model_is_not_called():
     ops, into = backend("torch")
     table = mw.compile_sids([[4, 2, 1]], 8)
     model = Toy(8, into)
-    found = sample_jumping(model, table, None, ops=ops, prompts=[[0], [1]], max_length=3)
+    found = sample_jumping(model, table, None, ops=ops, prompts=[[0], [1]], max_tokens=3)
     assert found.tokens.tolist() == [[4, 2, 1]] * 2
     assert found.log_probs.tolist() == [0, 0]
     assert (found.calls, found.fed, model.seen) == (0, 0, [])
@@ -222,7 +222,7 @@ def test_a_model_that_breaks_down_is_flagged_and_disturbs_no_other_row():
 
     table, _, most = subject("sids")
     ops, into = backend("torch")
-    options = {"ops": ops, "prompts": [[0]] * 3, "max_length": most, "temperature": 0}
+    options = {"ops": ops, "prompts": [[0]] * 3, "max_tokens": most, "temperature": 0}
     whole = sample_jumping(Toy(40, into), table, None, **options)
     found = sample_jumping(Broken(40, into), table, None, **options)
     assert found.valid.tolist() == [False, True, True]
@@ -241,7 +241,7 @@ def test_the_same_seed_gives_the_same_and_numbers_may_be_given():
     for name in ("numpy", "torch", "jax"):
         ops, into = backend(name)
         model = Toy(table.vocab_size, into)
-        options = {"ops": ops, "prompts": [[0]] * 30, "max_length": most, "vocabulary": vocabulary}
+        options = {"ops": ops, "prompts": [[0]] * 30, "max_tokens": most, "vocabulary": vocabulary}
         found.append(rows_of(sample_jumping(model, table, into(uniforms), **options)))
     assert found[0] == found[1] == found[2]
 
@@ -256,7 +256,7 @@ def test_with_a_sorted_matrix_all_is_as_with_the_table_of_the_same_set(name, bud
     ops, into = backend(name)
     uniforms = into(np.random.default_rng(1).random((6, 30, 2)).astype(np.float32))
     most = 4 + (budget or 0)
-    options = {"ops": ops, "prompts": [PROMPTS[i % 2] for i in range(30)], "max_length": most, "top_p": 0.95}
+    options = {"ops": ops, "prompts": [PROMPTS[i % 2] for i in range(30)], "max_tokens": most, "top_p": 0.95}
     options["budgets"] = budget is not None
     by_table, by_matrix, mixed = (
         sample_jumping(Toy(40, into), of, uniforms, **options) for of in (table, matrix, [matrix, table] * 15)
@@ -278,7 +278,7 @@ def test_of_a_sorted_matrix_the_distribution_is_the_masked_one():
     matrix = mw.sort_sids(sorted(c.rows), 40)
     ops, into = backend("torch")
     model, prompts = Toy(40, into), [PROMPTS[i % 2] for i in range(3000)]
-    found = sample_jumping(model, matrix, seeded("torch"), ops=ops, prompts=prompts, max_length=3)
+    found = sample_jumping(model, matrix, seeded("torch"), ops=ops, prompts=prompts, max_tokens=3)
     for i, prompt in enumerate(PROMPTS):
         fits(Counter(rows_of(found)[i::2]), readers.enumerate_sequences(model, c.table, prompt, 3, jumping=True))
 
@@ -305,7 +305,7 @@ def test_without_retokenising_what_was_drawn_stays_and_with_it_the_tokenizer_dec
         model = Drawing(vocab.size, into)
         model.chosen = chosen
         return sample_jumping(
-            model, table, None, ops=ops, prompts=[[0]], max_length=12, vocabulary=vocab, temperature=0, **options
+            model, table, None, ops=ops, prompts=[[0]], max_tokens=12, vocabulary=vocab, temperature=0, **options
         )
 
     apart, joined = write(n), write(n, retokenise=True)
@@ -328,7 +328,7 @@ def test_with_a_real_tokenizer_more_texts_are_as_it_writes_them_if_retokenised(a
     ops, into = backend("torch")
     canonical = np.zeros(2, int)
     for seed in range(3):
-        options = {"ops": ops, "prompts": [[1]] * 10, "max_length": 40, "vocabulary": vocab}
+        options = {"ops": ops, "prompts": [[1]] * 10, "max_tokens": 40, "vocabulary": vocab}
         plain = sample_jumping(Toy(vocab.size, into, seed, 0.3), table, seeded("torch", seed), **options)
         joined = sample_jumping(
             Toy(vocab.size, into, seed, 0.3), table, seeded("torch", seed), retokenise=True, **options
@@ -383,7 +383,7 @@ def test_what_cannot_be_done_is_refused():
     model = Toy(table.vocab_size, into)
 
     def attempt(table: Any = table, **options: Any) -> Any:
-        options = {"prompts": [[0]], "max_length": most, "vocabulary": vocabulary, **options}
+        options = {"prompts": [[0]], "max_tokens": most, "vocabulary": vocabulary, **options}
         return sample_jumping(model, table, seeded("torch"), ops=ops, **options)
 
     ragged = mw.compile_sequences([[1], [1, 2]], vocab_size=4)
@@ -391,22 +391,22 @@ def test_what_cannot_be_done_is_refused():
     for options, error, message in (
         ({"prompts": [[0], []]}, ValueError, "one token at least"),
         ({"prompts": []}, ValueError, "one token at least"),
-        ({"max_length": 3}, ValueError, "max_tokens=3"),
-        ({"max_length": 0, "budgets": False}, ValueError, "must be positive"),
+        ({"max_tokens": 3}, ValueError, "max_tokens=3"),
+        ({"max_tokens": 0, "budgets": False}, ValueError, "must be positive"),
         ({"vocabulary": None, "retokenise": True}, ValueError, "vocabulary="),
         ({"table": [table, table]}, ValueError, "2 tables and 1 prompts"),
         ({"table": ragged, "vocabulary": None}, ValueError, "no EOS"),
         ({"table": ragged}, ValueError, "no EOS"),
-        ({"table": mw.sort_sids([[1, 2]], 4), "max_length": 1, "vocabulary": None}, ValueError, "max_tokens=1"),
-        ({"table": mw.sort_sids([[1, 2]], 4)}, mw.VocabularyMismatchError, "compiled for"),
+        ({"table": mw.sort_sids([[1, 2]], 4), "max_tokens": 1, "vocabulary": None}, ValueError, "max_tokens=1"),
+        ({"table": mw.sort_sids([[1, 2]], 4)}, mw.errors.VocabularyMismatchError, "compiled for"),
         ({"table": [mw.sort_sids([[1, 2]], 4)] * 2, "vocabulary": None}, ValueError, "2 tables and 1 prompts"),
-        ({"table": case("sids").table}, mw.VocabularyMismatchError, "compiled for"),
+        ({"table": case("sids").table}, mw.errors.VocabularyMismatchError, "compiled for"),
         ({"table": object()}, TypeError, "table must be a TransitionTable or a SortedMatrix, .* not object"),
         ({"table": ops.put(table)}, TypeError, "not TorchTable: .* pass the constraint itself"),
         ({"table": ops.put(mw.sort_sids([[1, 2]], 4))}, TypeError, "not DeviceMatrix: .* pass the constraint itself"),
         ({"table": [ops.put(mw.sort_sids([[1, 2]], 4))]}, TypeError, "not DeviceMatrix"),
         ({"temperature": -1}, ValueError, "temperature"),
-        ({"table": wide, "vocabulary": None}, mw.VocabularyMismatchError, "columns"),
+        ({"table": wide, "vocabulary": None}, mw.errors.VocabularyMismatchError, "columns"),
     ):
         with pytest.raises(error, match=message):
             attempt(**options)

@@ -39,7 +39,7 @@ DRAWS = {"numpy": 2000, "torch": 20_000, "jax": 8000}  # numpy goes through rows
 
 
 class Case(NamedTuple):
-    """A table whose sequences, within max_length, are known."""
+    """A table whose sequences, within max_tokens, are known."""
 
     table: mw.TransitionTable
     rows: set[naive.Tokens]
@@ -50,8 +50,8 @@ class Case(NamedTuple):
         return self.table.vocab_size
 
 
-def members(table: mw.TransitionTable, max_length: int, budgets: bool = True) -> set[naive.Tokens]:
-    """Return all sequences of a table with EOS of at most max_length tokens, by walking the specification.
+def members(table: mw.TransitionTable, max_tokens: int, budgets: bool = True) -> set[naive.Tokens]:
+    """Return all sequences of a table with EOS of at most max_tokens tokens, by walking the specification.
 
     budgets: those that may be begun under a budget. Of nested tables these are fewer, as distances are upper bounds.
     """
@@ -61,8 +61,8 @@ def members(table: mw.TransitionTable, max_length: int, budgets: bool = True) ->
         for token, target in numpy_ops.moves(table, place).items():
             if token == table.eos:
                 found.add(prefix)
-            elif len(prefix) < max_length and (
-                not budgets or numpy_ops.distance(table, target) < max_length - len(prefix)
+            elif len(prefix) < max_tokens and (
+                not budgets or numpy_ops.distance(table, target) < max_tokens - len(prefix)
             ):
                 live.append(((*prefix, token), target))
     return found
@@ -203,7 +203,7 @@ def test_sequences_have_the_distribution_of_constrained_decoding(name, kind):
     weights = weights_of(c)
     ops = backend(name).ops
     dev = ops.put(c.table, budgets=True)
-    options = {"batch": 4, "samples": DRAWS[name] // 4, "max_length": c.max_length, "temperature": 1.5}
+    options = {"batch": 4, "samples": DRAWS[name] // 4, "max_tokens": c.max_length, "temperature": 1.5}
     found = run(sample_sequences, name, weights, dev, seeded(name), **options)
     assert out(found.valid).all()
     assert found.tokens.shape[:2] == (4, DRAWS[name] // 4)
@@ -223,7 +223,7 @@ def test_backends_agree_exactly_given_the_same_uniform_numbers(kind):
     c = case(kind)
     weights = weights_of(c, 1)
     uniforms = np.random.default_rng(5).random((c.max_length + 1, 60, 2), np.float32)
-    options = {"batch": 60, "max_length": c.max_length, "top_k": 3, "top_p": 0.95, "min_p": 0.05}
+    options = {"batch": 60, "max_tokens": c.max_length, "top_k": 3, "top_p": 0.95, "min_p": 0.05}
     found = {}
     names = ALL if kind in ("sids with eos", "regex") else ["numpy", "torch"]  # compiling takes JAX seconds
     for name in names:
@@ -242,7 +242,7 @@ def test_the_same_seed_gives_the_same_tokens_and_another_does_not(name):
     dev, step = ops.put(c.table), bigram(name, weights_of(c))
 
     def run(seed):
-        found = sample_sequences(step, None, dev, seeded(name, seed), ops=ops, batch=2, samples=20, max_length=4)
+        found = sample_sequences(step, None, dev, seeded(name, seed), ops=ops, batch=2, samples=20, max_tokens=4)
         return out(found.tokens).tolist()
 
     assert run(1) == run(1)
@@ -258,7 +258,7 @@ def test_budgets_complete_everything_in_time_and_without_them_the_rest_is_flagge
     every = case("lists without budgets" if kind == "lists" else kind).rows
     weights = weights_of(c)
     weights[:, :, 1] += 2  # the model would open lists forever, or write "a"
-    options = {"batch": 200, "max_length": 5}
+    options = {"batch": 200, "max_tokens": 5}
     found = run(sample_sequences, name, weights, ops.put(c.table, budgets=True), seeded(name), **options)
     assert out(found.valid).all()
     assert set(sequences(found)) <= c.rows <= every
@@ -279,7 +279,7 @@ def test_a_trie_that_is_cut_short_gives_its_short_sequences_alone(name):
     short = Case(c.table, {row for row in c.rows if len(row) <= 2}, 2)
     weights = weights_of(short)
     dev = ops.put(c.table, budgets=True)
-    found = run(sample_sequences, name, weights, dev, seeded(name), batch=1500, max_length=2)
+    found = run(sample_sequences, name, weights, dev, seeded(name), batch=1500, max_tokens=2)
     truth = exact(short, weights)
     fits(Counter(sequences(found)), {x: math.exp(p - mass) for x, (p, mass) in truth.items()})
 
@@ -294,7 +294,7 @@ def test_the_cache_is_passed_on_and_the_model_is_fed_what_was_drawn(name):
         seen.append(out(tokens))
         return inner(tokens, None, t)[0], cache + 1
 
-    found = sample_sequences(step, 0, ops.put(c.table), seeded(name), ops=ops, batch=3, samples=2, max_length=3)
+    found = sample_sequences(step, 0, ops.put(c.table), seeded(name), ops=ops, batch=3, samples=2, max_tokens=3)
     assert len(seen) == 4
     assert (seen[0] == 0).all()
     np.testing.assert_array_equal(np.stack(seen[1:], 1), out(found.tokens).reshape(6, 3))
@@ -638,7 +638,7 @@ def test_a_model_that_breaks_down_in_the_middle_is_flagged_there(name):
     table = mw.compile_sids([[0, 1, 1], [2, 0, 1]], 3)
     weights = np.zeros((3, 3, 3), np.float32)
     weights[1, 2] = np.nan
-    found = run(sample_sequences, name, weights, ops.put(table), seeded(name), batch=60, max_length=3)
+    found = run(sample_sequences, name, weights, ops.put(table), seeded(name), batch=60, max_tokens=3)
     valid = out(found.valid)[:, 0]
     assert 0 < valid.sum() < 60
     assert set(sequences(found)) == {(0, 1, 1)}
@@ -667,7 +667,7 @@ def test_a_model_that_breaks_down_in_the_middle_is_flagged_there(name):
         ({"random": np.zeros((3, 2), np.float32)}, ValueError, r"uniform numbers have shape \(3, 2\), \(2, 2\) are"),
         ({"dev": [[0, 1]]}, TypeError, "dev must come from ops.put, not be a list"),
         ({"logits": np.zeros((2, 6), np.int32)}, TypeError, "logits must be floating-point numbers"),
-        ({"logits": np.zeros((2, 5), np.float32)}, mw.VocabularyMismatchError, "logits have 5 columns"),
+        ({"logits": np.zeros((2, 5), np.float32)}, mw.errors.VocabularyMismatchError, "logits have 5 columns"),
         ({"logits": np.zeros((3, 6), np.float32)}, ValueError, "one state a row is needed"),
     ],
 )
@@ -688,20 +688,20 @@ def test_impossible_runs_are_refused(name):
     ops = backend(name).ops
     step, random = bigram(name, np.zeros((3, 3, 3), np.float32)), seeded(name)
     dev = ops.put(mw.compile_sids([[0, 1, 2]], 3))
-    with pytest.raises(ValueError, match="max_length=2 is less than the shortest sequence, 3 tokens"):
-        sample_sequences(step, None, dev, random, ops=ops, batch=1, max_length=2)
+    with pytest.raises(ValueError, match="max_tokens=2 is less than the shortest sequence, 3 tokens"):
+        sample_sequences(step, None, dev, random, ops=ops, batch=1, max_tokens=2)
     with pytest.raises(ValueError, match="must be positive, not 1, 0 and 3"):
-        sample_sequences(step, None, dev, random, ops=ops, batch=1, samples=0, max_length=3)
+        sample_sequences(step, None, dev, random, ops=ops, batch=1, samples=0, max_tokens=3)
     ragged = ops.put(mw.compile_sequences([[0], [1, 2]], vocab_size=3))
     few = backend(name).into(np.zeros((2, 1, 2), np.float32))
     with pytest.raises(ValueError, match="the table has no EOS and its sequences have different lengths"):
-        sample_sequences(step, None, ragged, random, ops=ops, batch=1, max_length=3)
+        sample_sequences(step, None, ragged, random, ops=ops, batch=1, max_tokens=3)
     with pytest.raises(ValueError, match="too few uniform numbers"):
-        sample_sequences(step, None, dev, few, ops=ops, batch=1, max_length=3)
+        sample_sequences(step, None, dev, few, ops=ops, batch=1, max_tokens=3)
     with pytest.raises(ValueError, match="temperature=0 leaves nothing to draw"):
-        sample_unbiased(step, None, dev, random, ops=ops, batch=1, candidates=2, max_length=3, temperature=0)
+        sample_unbiased(step, None, dev, random, ops=ops, batch=1, candidates=2, max_tokens=3, temperature=0)
     with pytest.raises(ValueError, match="candidates=0 must be 1 or more"):
-        sample_unbiased(step, None, dev, random, ops=ops, batch=1, candidates=0, max_length=3)
+        sample_unbiased(step, None, dev, random, ops=ops, batch=1, candidates=0, max_tokens=3)
 
 
 # -------------------------------------------------------------------------------------------- allowed logits
@@ -769,7 +769,7 @@ def test_where_widths_are_not_known_allowed_logits_are_refused_by_name(name):
         dev = ops.put(c.table)
         with pytest.raises(ValueError, match=f"how few tokens {where} allow .* compute all logits"):
             allowed_logits(hidden, weight, dev, ops.start(dev, 2), level, ops=ops)
-    with pytest.raises(mw.VocabularyMismatchError, match="weight has 5 rows, the table's vocabulary has 262"):
+    with pytest.raises(mw.errors.VocabularyMismatchError, match="weight has 5 rows, the table's vocabulary has 262"):
         allowed_logits(hidden, weight[:5], dev, ops.start(dev, 2), ops=ops)
     with pytest.raises(ValueError, match=r"must have shapes \(N, H\) and \(V, H\)"):
         allowed_logits(hidden, weight[:, :3], dev, ops.start(dev, 2), ops=ops)
@@ -843,7 +843,7 @@ def test_unbiased_samples_have_the_distribution_and_take_the_candidates_of_theor
         pytest.skip("one by one takes numpy long, compiling JAX")
     c, weights = theorem_2_1(0.7, 0.15)
     ops, draws = backend(name).ops, DRAWS[name]
-    options = {"batch": draws, "candidates": K, "max_length": 2}
+    options = {"batch": draws, "candidates": K, "max_tokens": 2}
     found = run(sample_unbiased, name, weights, ops.put(c.table), seeded(name, K), **options)
     truth = exact(c, weights)
     inside = sum(math.exp(log_p) for log_p, _ in truth.values())
@@ -875,7 +875,7 @@ def test_with_many_candidates_unbiased_samples_are_the_models_own(kind):
     K = math.ceil(math.log(1e-4) / math.log(1 - inside))  # then no test of this size sees what is left of the bias
     assert 5 < K < 100
     dev = backend("torch").ops.put(c.table, budgets=True)
-    options = {"batch": 1000, "max_length": c.max_length}
+    options = {"batch": 1000, "max_tokens": c.max_length}
     found = run(sample_unbiased, "torch", weights, dev, seeded("torch"), candidates=K, **options)
     target = {x: math.exp(log_p) / inside for x, (log_p, _) in truth.items()}
     fits(Counter(sequences(found)), target)
@@ -890,7 +890,7 @@ def test_candidates_that_are_not_complete_in_time_count_as_rejected(name, kind):
     """Without budgets the target is P(x) given that x is complete by then."""
     c, ops = case(kind), backend(name).ops
     weights = likely(c)
-    options = {"batch": 600, "candidates": 8, "max_length": c.max_length}
+    options = {"batch": 600, "candidates": 8, "max_tokens": c.max_length}
     found = run(sample_unbiased, name, weights, ops.put(c.table), seeded(name), **options)
     accepted = out(found.accepted) >= 0
     truth = exact(c, weights)
@@ -911,14 +911,14 @@ def test_backends_agree_exactly_on_unbiased_samples_given_the_same_uniform_numbe
     for name in ALL:
         ops, into = backend(name)
         random = tuple(map(into, uniforms))
-        options = {"batch": 40, "candidates": 3, "max_length": 2}
+        options = {"batch": 40, "candidates": 3, "max_tokens": 2}
         found[name] = run(sample_unbiased, name, weights, ops.put(c.table), random, **options)
     for name in FAST:
         for mine, wanted in zip(found[name], found["numpy"], strict=True):
             np.testing.assert_allclose(out(mine), wanted, rtol=1e-4, atol=1e-5)
     assert {-1, 0, 1, 2} == set(found["numpy"].accepted.tolist())
     drawn = sample_sequences(
-        bigram("numpy", weights), None, c.table, uniforms[0], ops=numpy_ops, batch=40, samples=3, max_length=2
+        bigram("numpy", weights), None, c.table, uniforms[0], ops=numpy_ops, batch=40, samples=3, max_tokens=2
     )
     accepted = uniforms[1] < np.exp(drawn.log_mass)  # as the paper says it, one after the other
     for b in range(40):
@@ -939,12 +939,12 @@ def test_a_second_round_is_drawn_only_where_it_is_needed(name):
         calls.append(t)
         return inner(tokens, cache, t)
 
-    found = sample_unbiased(step, None, ops.put(table), seeded(name), ops=ops, batch=5, candidates=1, max_length=2)
+    found = sample_unbiased(step, None, ops.put(table), seeded(name), ops=ops, batch=5, candidates=1, max_tokens=2)
     assert calls == [0, 1]
     assert out(found.accepted).tolist() == [0] * 5
     weights[1, 0], weights[1, 1] = [40.0, 0.0], [0.0, 40.0]  # it always does
     inner = bigram(name, weights)
-    found = sample_unbiased(step, None, ops.put(table), seeded(name), ops=ops, batch=5, candidates=3, max_length=2)
+    found = sample_unbiased(step, None, ops.put(table), seeded(name), ops=ops, batch=5, candidates=3, max_tokens=2)
     assert calls == [0, 1] * 3
     assert out(found.accepted).tolist() == [-1] * 5
     assert out(found.candidates).tolist() == [6] * 5
@@ -957,7 +957,7 @@ def test_beams_are_reranked_in_proportion_to_their_scores(name):
     c, (ops, into), draws = case("ragged"), backend(name), 100
     weights = weights_of(c)
     step = bigram(name, weights)
-    options = {"ops": ops, "batch": draws, "beams": 10, "max_length": 4}
+    options = {"ops": ops, "batch": draws, "beams": 10, "max_tokens": 4}
     beams = beam_search(lambda tokens, cache, t: step(tokens, cache, t), None, ops.put(c.table), **options)
     uniforms = np.zeros((draws, 2), np.float32)
     uniforms[:, 1] = (np.arange(draws) + 0.5) / draws
@@ -984,7 +984,7 @@ def test_all_of_it_compiles_whole_in_torch(kind, compiler):
     torch = pytest.importorskip("torch")
     c, ops = case(kind), backend("torch").ops
     dev, step = ops.put(c.table, budgets=True), bigram("torch", weights_of(c))
-    options = {"ops": ops, "batch": 6, "max_length": 3, "temperature": 0.9}
+    options = {"ops": ops, "batch": 6, "max_tokens": 3, "temperature": 0.9}
     first, accept, second, choice = (
         torch.rand(shape, generator=seeded("torch")) for shape in ((4, 18, 2), (6, 3), (4, 18, 2), (6, 2))
     )
@@ -1017,7 +1017,7 @@ def test_nothing_of_it_needs_a_value_on_the_host():
             for random in (None, torch.Generator())[: 1 if kind == "lists" else 2]:
                 found = sample_unbiased(
                     lambda tokens, cache, t, logits=logits: (logits, cache), None, dev, random, ops=ops, batch=4,
-                    candidates=3, max_length=c.max_length,
+                    candidates=3, max_tokens=c.max_length,
                 )  # fmt: skip
                 assert found.tokens.shape == (4, c.max_length)
             filters = {"temperature": 0.5, "top_k": 3, "top_p": 0.5, "min_p": 0.1}
@@ -1035,7 +1035,7 @@ def test_all_of_it_jits_in_jax_with_the_table_as_an_argument(kind):
 
     def run(dev, weights, key):
         step = lambda tokens, cache, t: (weights[t, tokens], cache)  # noqa: E731
-        options = {"ops": ops, "batch": 6, "max_length": 3}
+        options = {"ops": ops, "batch": 6, "max_tokens": 3}
         plain = sample_sequences(step, None, dev, key, top_k=4, top_p=0.9, min_p=0.01, **options)
         return plain, sample_unbiased(step, None, dev, key, candidates=3, **options)
 
@@ -1092,7 +1092,7 @@ def test_a_choice_among_candidates_that_has_no_distribution_holds_nothing():
 def test_options_that_are_no_numbers_of_their_kind_are_refused():
     table = mw.compile_sids([[1, 2]], 4)
     with pytest.raises(TypeError, match="candidates"):
-        sample_unbiased(None, None, table, None, ops=numpy_ops, batch=1, candidates=2.5, max_length=2)
+        sample_unbiased(None, None, table, None, ops=numpy_ops, batch=1, candidates=2.5, max_tokens=2)
     with pytest.raises(ValueError, match="too small to divide"):
         sample(table, np.zeros((1, 4)), numpy_ops.start(table, 1), np.random.default_rng(0), ops=numpy_ops, temperature=1e-50)  # fmt: skip  # noqa: E501
 

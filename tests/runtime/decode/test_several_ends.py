@@ -33,7 +33,7 @@ def drawn(way: str, name: str, model: type[Toy], ends: Any) -> Counter[Any]:
     ops, into = backend(name)
     table = mw.compile_sequences(ROWS, vocab_size=12, eos=ends)
     toy, prompts = model(12, into), [(8,)] * DRAWS
-    options: dict[str, Any] = {"ops": ops, "prompts": prompts, "max_length": 3}
+    options: dict[str, Any] = {"ops": ops, "prompts": prompts, "max_tokens": 3}
     if way == "jumping":
         return Counter(rows_of(sample_jumping(toy, table, seeded(name, 3), **options)))
     place = {"dev": None, "table": table} if "host" in way else {"dev": ops.put(table, budgets=True)}

@@ -37,7 +37,7 @@ def run(
     if jumping:
         options = {"dev": None, "table": table, "vocabulary": vocabulary, **options}
     prompts = [PROMPTS[i % 2] for i in range(draws)]
-    options = {"max_length": most, "dev": None if jumping else ops.put(table, budgets=True), **options}
+    options = {"max_tokens": most, "dev": None if jumping else ops.put(table, budgets=True), **options}
     found = speculative_sample(
         target, drafting, random=seeded(name, seed), ops=ops, prompts=prompts, branches=branches, **options
     )
@@ -47,7 +47,7 @@ def run(
 def check(target: Toy, kind: str, found: Any, **options: Any) -> None:
     """Compare with all sequences, listed with logits that are computed from each text as a whole."""
     table, vocabulary, most = subject(kind)
-    options = {"max_length": most, **options}
+    options = {"max_tokens": most, **options}
     if options.get("jumping"):
         options["vocabulary"] = vocabulary
     for i, prompt in enumerate(PROMPTS):
@@ -155,7 +155,7 @@ def test_with_a_sorted_matrix_all_is_as_with_the_table_of_the_same_set(name, bra
             target = Toy(40, into)
             run = speculative_sample(
                 target, Mixed(target, *DRAFTS["bad"]), None if jumping else ops.put(one, budgets=True), seeded(name),
-                ops=ops, prompts=[PROMPTS[i % 2] for i in range(count)], max_length=4 if budgets else 5,
+                ops=ops, prompts=[PROMPTS[i % 2] for i in range(count)], max_tokens=4 if budgets else 5,
                 branches=branches, **({"table": one, "budgets": budgets} if jumping else {}),
             )  # fmt: skip
             found.append(run)
@@ -191,7 +191,7 @@ def test_constraints_of_different_vocabulary_sizes_each_give_their_own_rows_the_
     for given in (tables, tables[::-1]):
         found = speculative_sample(
             target, Mixed(target, *DRAFTS["good"]), None, seeded(name), ops=ops, prompts=[PROMPTS[0]] * 3 * count,
-            max_length=4, branches=branches, table=given * count,
+            max_tokens=4, branches=branches, table=given * count,
         )  # fmt: skip
         assert out(found.valid).all()
         assert found.forced.any()
@@ -261,7 +261,7 @@ def test_a_draft_model_that_breaks_down_costs_speed_and_nothing_else(what):
     target = Toy(table.vocab_size, into)
     found = speculative_sample(
         target, Broken(target, 0.8, 0.5), ops.put(table, budgets=True), seeded("torch"), ops=ops,
-        prompts=[PROMPTS[i % 2] for i in range(1500)], max_length=most, branches=(1, 1),
+        prompts=[PROMPTS[i % 2] for i in range(1500)], max_tokens=most, branches=(1, 1),
     )  # fmt: skip
     check(target, "endless", found)
 
@@ -276,7 +276,7 @@ def test_a_target_that_breaks_down_is_flagged_and_disturbs_no_other_row():
 
     table, _, most = subject("sids")
     ops, into = backend("torch")
-    options = {"ops": ops, "prompts": [[0]] * 3, "max_length": most, "temperature": 0, "branches": (1,)}
+    options = {"ops": ops, "prompts": [[0]] * 3, "max_tokens": most, "temperature": 0, "branches": (1,)}
     target, dev = Toy(40, into), ops.put(table)
     whole = speculative_sample(target, Mixed(target, -1.0, 0.0), dev, None, **options)
     found = speculative_sample(Broken(40, into), Mixed(target, -1.0, 0.0), dev, None, **options)
@@ -307,7 +307,7 @@ def test_greedy_texts_need_no_random_numbers_and_are_the_same_in_every_backend(n
     found = []
     for ops, into in (backend(name), backend("torch")):
         target = Toy(table.vocab_size, into)
-        options = {"ops": ops, "prompts": PROMPTS, "max_length": most, "temperature": 0}
+        options = {"ops": ops, "prompts": PROMPTS, "max_tokens": most, "temperature": 0}
         for branches in ((1,), (2, 1)):
             run = speculative_sample(
                 target, Mixed(target, -1.0, 0.0), ops.put(table), None, branches=branches, **options
@@ -325,7 +325,7 @@ def test_with_jumps_greedy_texts_are_those_of_sampling_with_jumps():
         table, vocabulary, most = subject(kind)
         target, _, found = run(kind, "bad", branches, draws=2, temperature=0, jumping=True)
         ops, _ = backend("torch")
-        options = {"ops": ops, "prompts": PROMPTS, "max_length": most, "vocabulary": vocabulary, "temperature": 0}
+        options = {"ops": ops, "prompts": PROMPTS, "max_tokens": most, "vocabulary": vocabulary, "temperature": 0}
         plain = sample_jumping(target, table, None, **options)
         assert rows_of(found) == rows_of(plain)
         assert found.forced.tolist() == plain.forced.tolist()
@@ -344,7 +344,7 @@ def test_a_draft_that_is_always_right_saves_as_many_calls_as_it_is_long():
         equal = Mixed(target, 1.0, 0.0)
         target.seen.clear()
         found = speculative_sample(
-            target, equal, ops.put(table), seeded("torch"), ops=ops, prompts=[[0]], max_length=23, branches=(1,) * k
+            target, equal, ops.put(table), seeded("torch"), ops=ops, prompts=[[0]], max_tokens=23, branches=(1,) * k
         )
         assert found.lengths.tolist() == [23]
         assert found.calls == len(target.seen) == -(-24 // (k + 1))  # with EOS
@@ -387,7 +387,7 @@ def test_the_host_reads_once_a_round_and_with_jumps_once_more_a_depth(branches, 
 
 
 def test_rows_advance_by_different_amounts_and_lengths_stay_where_rows_have_ended():
-    target, _, found = run("endless", "good", (1, 1, 1), draws=40, max_length=9)
+    target, _, found = run("endless", "good", (1, 1, 1), draws=40, max_tokens=9)
     assert len(set(out(found.lengths).tolist())) > 3
     lengths = np.array([lengths for _, lengths, _, _ in target.seen])
     steps = np.diff(lengths, axis=0)
@@ -406,14 +406,14 @@ def test_budgets_complete_everything_in_time_and_without_them_the_rest_is_flagge
     ops, _ = backend("torch")
     most = table.to_table().min_length + 2
     options = {"jumping": True} if kind == "tree" else {}
-    target, _, found = run(kind, "bad", branches, draws=1500, max_length=most, **options)
+    target, _, found = run(kind, "bad", branches, draws=1500, max_tokens=most, **options)
     assert out(found.valid).all()
     assert out(found.lengths).max() <= most
-    check(target, kind, found, max_length=most, **options)
+    check(target, kind, found, max_tokens=most, **options)
     if kind != "tree":
-        target, _, found = run(kind, "bad", branches, draws=1500, max_length=most, dev=ops.put(table))
+        target, _, found = run(kind, "bad", branches, draws=1500, max_tokens=most, dev=ops.put(table))
     else:
-        target, _, found = run(kind, "bad", branches, draws=1500, max_length=most, budgets=False, **options)
+        target, _, found = run(kind, "bad", branches, draws=1500, max_tokens=most, budgets=False, **options)
     assert 0 < out(found.valid).mean() < 1
     expected = readers.enumerate_sequences(
         target, table, PROMPTS[0], most, budgets=False, vocabulary=subject(kind)[1], **options
@@ -437,7 +437,7 @@ def test_without_a_draft_it_is_plain_sampling_and_lazy_tables_are_read_as_far_as
     assert isinstance(lazy, mw.LazyTable)
     ops, into = backend("torch")
     target = Toy(vocabulary.size, into)
-    options = {"ops": ops, "prompts": [[1]] * 20, "max_length": 9, "table": [lazy] * 20, "vocabulary": vocabulary}
+    options = {"ops": ops, "prompts": [[1]] * 20, "max_tokens": 9, "table": [lazy] * 20, "vocabulary": vocabulary}
     found = speculative_sample(target, Mixed(target, 1.0, 1.0), None, seeded("torch"), budgets=False, **options)
     assert not lazy.is_complete
     assert {vocabulary.decode(row) for row in rows_of(found)} == {b'"a"', b'"bc"', b"17"}
@@ -449,7 +449,7 @@ def test_what_cannot_be_done_is_refused():
     target, dev = Toy(40, into), ops.put(table)
 
     def attempt(dev: Any = dev, **options: Any) -> Any:
-        options = {"prompts": [[0]], "max_length": most, **options}
+        options = {"prompts": [[0]], "max_tokens": most, **options}
         return speculative_sample(target, target, dev, seeded("torch"), ops=ops, **options)
 
     ragged = ops.put(mw.compile_sequences([[1], [1, 2]], vocab_size=4))
@@ -462,11 +462,11 @@ def test_what_cannot_be_done_is_refused():
         ({"table": table}, ValueError, "pass dev"),
         ({"dev": ragged}, ValueError, "no EOS"),
         ({"dev": object()}, TypeError, "ops.put"),
-        ({"max_length": 2}, ValueError, "max_length=2"),
+        ({"max_tokens": 2}, ValueError, "max_tokens=2"),
         ({"top_k": 0}, ValueError, "top_k"),
-        ({"dev": None, "table": table, "max_length": 2}, ValueError, "max_tokens=2"),
-        ({"dev": ops.put(wide)}, mw.VocabularyMismatchError, "columns"),
-        ({"dev": None, "table": wide}, mw.VocabularyMismatchError, "columns"),
+        ({"dev": None, "table": table, "max_tokens": 2}, ValueError, "max_tokens=2"),
+        ({"dev": ops.put(wide)}, mw.errors.VocabularyMismatchError, "columns"),
+        ({"dev": None, "table": wide}, mw.errors.VocabularyMismatchError, "columns"),
     ):
         with pytest.raises(error, match=message):
             attempt(**options)
@@ -483,7 +483,7 @@ def test_a_row_whose_padding_has_no_distribution_is_flagged_as_in_every_other_de
     table = mw.compile_sids([[1, 2], [3, 1]], vocab_size=5)
     for dev, of in ((numpy_ops.put(table), None), (None, table)):
         found = speculative_sample(
-            Torn(6), Torn(6, seed=1), dev, np.random.default_rng(0), ops=numpy_ops, prompts=[[1], [2]], max_length=2,
+            Torn(6), Torn(6, seed=1), dev, np.random.default_rng(0), ops=numpy_ops, prompts=[[1], [2]], max_tokens=2,
             table=of,
         )  # fmt: skip
         assert found.valid.tolist() == [False, True]
@@ -491,17 +491,17 @@ def test_a_row_whose_padding_has_no_distribution_is_flagged_as_in_every_other_de
 
 @pytest.mark.parametrize(("options", "error", "message"), [
     ({"branches": (True,)}, ValueError, "branches"), ({"branches": 3}, ValueError, "branches"),
-    ({"max_length": 3.0}, TypeError, "max_length"), ({"budgets": False}, ValueError, "go with table"),
+    ({"max_tokens": 3.0}, TypeError, "max_tokens"), ({"budgets": False}, ValueError, "go with table"),
 ])  # fmt: skip
 def test_options_that_would_not_count_are_refused(options, error, message):
     dev = numpy_ops.put(mw.compile_sids([[1, 2], [3, 1]], vocab_size=5))
     with pytest.raises(error, match=message):
         speculative_sample(
             Toy(5), Toy(5), dev, np.random.default_rng(0), ops=numpy_ops, prompts=[[1]],
-            **{"max_length": 2, **options},
+            **{"max_tokens": 2, **options},
         )  # fmt: skip
     found = speculative_sample(
-        Toy(5), Toy(5), dev, np.random.default_rng(0), ops=numpy_ops, prompts=[[1]], max_length=2,
+        Toy(5), Toy(5), dev, np.random.default_rng(0), ops=numpy_ops, prompts=[[1]], max_tokens=2,
         branches=(np.int64(2),),
     )  # fmt: skip
     assert found.valid.all()

@@ -38,6 +38,7 @@ import maskwright as mw
 from benchmarks.peers.tokenizers import tekken
 from maskwright.runtime import torch_ops as ops
 from maskwright.runtime.device.torch import compat
+from maskwright.table.live_sids import LiveSids
 
 LIMITS = Path(__file__).parent / "launch_limits.json"
 BATCH, BEAMS, SIZE, LENGTH = 2, 32, 2048, 8  # of semantic IDs: codes of a level, and levels
@@ -274,14 +275,14 @@ def arena() -> Any:
 
 def filtered() -> Any:
     matrix = mw.sort_sids(sids(), SIZE)
-    return ops.filtered(ops.put(matrix, "cpu"), [mw.filter_sids(matrix, np.arange(len(sids())) % 2 == 0)])
+    return ops.filtered(ops.put(matrix, "cpu"), [matrix.filter(np.arange(len(sids())) % 2 == 0)])
 
 
 MAKE: dict[str, Callable[[], Any]] = {
     "trie": lambda: ops.put(mw.compile_sids(sids(), SIZE), "cpu", budgets=True),
     "matrix": lambda: ops.put(mw.sort_sids(sids(), SIZE), "cpu"),
     "filtered": filtered,
-    "live": lambda: ops.put(mw.LiveSids(mw.sort_sids(sids(), SIZE), capacity=4096).publish(), "cpu"),
+    "live": lambda: ops.put(LiveSids(mw.sort_sids(sids(), SIZE), capacity=4096).publish(), "cpu"),
     "graph": lambda: ops.put(mw.compile_regex("[a-z]{1,30}@[a-z0-9.]{3,40}", vocabulary()), "cpu", budgets=True),
     "nested": lambda: ops.put(schema(), "cpu", budgets=True, on_demand=False),
     "arena": arena,

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import maskwright as mw
+from maskwright.table.live_sids import LiveSids
 
 jax = pytest.importorskip("jax")
 
@@ -63,14 +64,14 @@ def arena() -> Any:
 
 def filtered() -> Any:
     matrix = mw.sort_sids(sids(), SIZE)
-    return ops.filtered(ops.put(matrix), [mw.filter_sids(matrix, np.arange(len(sids())) % 2 == 0)])
+    return ops.filtered(ops.put(matrix), [matrix.filter(np.arange(len(sids())) % 2 == 0)])
 
 
 MAKE: dict[str, Callable[[], Any]] = {
     "trie": lambda: ops.put(mw.compile_sids(sids(), SIZE), budgets=True),
     "matrix": lambda: ops.put(mw.sort_sids(sids(), SIZE)),
     "filtered": filtered,
-    "live": lambda: ops.put(mw.LiveSids(mw.sort_sids(sids(), SIZE), capacity=64).publish()),
+    "live": lambda: ops.put(LiveSids(mw.sort_sids(sids(), SIZE), capacity=64).publish()),
     "graph": lambda: ops.put(mw.compile_regex("[0-9]{4}-[0-9]{2}|[a-z]+", vocabulary()), budgets=True),
     "nested": lambda: ops.put(mw.compile_json_schema(SCHEMA, vocabulary()), budgets=True, on_demand=False),
     "arena": arena,

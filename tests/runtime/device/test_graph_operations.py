@@ -97,7 +97,7 @@ def random_graph(seed: int) -> mw.TransitionTable:
     while True:
         try:
             return table_of({**arrays, "rows.accepting": accepting.copy()}, vocab_size=size, eos=eos)
-        except mw.TableError as error:
+        except mw.errors.TableError as error:
             dead_end = re.fullmatch(r"no end can be reached from a row: .* \(at (\d+)\)", str(error))
             if dead_end is None:
                 raise
@@ -841,7 +841,7 @@ def test_beam_search_over_graphs_finds_the_best_sequences(name):
         beams = 150  # more than there are sequences that have begun, so that none is lost on the way
         found = beam_search(
             lambda tokens, cache, t, model=model: (model[t][tokens], cache), None, ops.put(table),
-            ops=ops, batch=1, beams=beams, max_length=longest,
+            ops=ops, batch=1, beams=beams, max_tokens=longest,
         )  # fmt: skip
         wanted = naive.ranking(set(members), logits, 3)
         assert int(out(found.valid).sum()) == len(wanted)

@@ -9,6 +9,7 @@ import pytest
 
 import maskwright as mw
 from maskwright.runtime.decode import beam_search, sample_sequences
+from maskwright.table.live_sids import LiveSids
 from tests.marks import marked
 from tests.oracles import naive
 from tests.runtime.device.test_operations import ALL, backend, out
@@ -155,14 +156,14 @@ def test_decoders_report_what_it_says(name, kind):
         import jax
 
         random = jax.random.key(0)
-    drawn = sample_sequences(step, None, dev, random, ops=b.ops, batch=batch, samples=5, max_length=4)
+    drawn = sample_sequences(step, None, dev, random, ops=b.ops, batch=batch, samples=5, max_tokens=4)
     assert out(drawn.valid).all()
     np.testing.assert_allclose(likelihood(drawn.tokens, True), out(drawn.log_probs).reshape(-1), atol=1e-5)
     both = out(drawn.log_probs + drawn.log_mass).reshape(-1)
     np.testing.assert_allclose(likelihood(drawn.tokens, False), both, atol=1e-5)
     for renormalise in (True, False):
         beams = beam_search(
-            step, None, dev, ops=b.ops, batch=batch, beams=4, max_length=4, renormalise=renormalise
+            step, None, dev, ops=b.ops, batch=batch, beams=4, max_tokens=4, renormalise=renormalise
         )  # fmt: skip
         assert out(beams.valid).all()
         np.testing.assert_allclose(likelihood(beams.tokens, renormalise), out(beams.scores).reshape(-1), atol=1e-5)
@@ -254,7 +255,7 @@ def test_texts_of_a_pattern_are_scored_with_and_without_arrays(name):
 def test_filters_and_live_sets_are_scored_as_the_sets_that_they_leave(name):
     b = backend(name)
     matrix = mw.sort_sids(ROWS, 10)
-    live = mw.LiveSids(matrix, capacity=8)
+    live = LiveSids(matrix, capacity=8)
     new, gone = [(1, 2, 4), (8, 8, 8), (3, 3, 3), (7, 7, 8)], [(9, 2, 1), (1, 4, 3)]
     live.insert(new)
     live.delete(gone)
@@ -265,7 +266,7 @@ def test_filters_and_live_sets_are_scored_as_the_sets_that_they_leave(name):
     np.testing.assert_allclose(out(found), want, rtol=1e-4, atol=1e-5)
 
     keep = np.arange(len(ROWS)) % 3 != 1
-    filters = [mw.filter_sids(matrix, keep), mw.filter_sids(matrix, ~keep)]
+    filters = [matrix.filter(keep), matrix.filter(~keep)]
     of = np.array([0, 1, 0, 1, 1, 0, 1, 0])
     dev = b.ops.filtered(b.ops.put(matrix), filters, of=of)
     tokens = np.array([*ROWS, ROWS[1], ROWS[0]])
@@ -287,7 +288,7 @@ def test_what_it_cannot_score_is_refused(name):
         ((logits[:, :0], tokens[:, :0]), ValueError, "at least one"),
         ((logits, b.into(np.zeros((2, 3), np.float32))), TypeError, "tokens must be integers"),
         ((b.into(np.zeros((2, 3, 10), np.int64)), tokens), TypeError, "logits must be floating-point"),
-        ((logits[:, :, :9], tokens), mw.VocabularyMismatchError, "9 columns"),
+        ((logits[:, :, :9], tokens), mw.errors.VocabularyMismatchError, "9 columns"),
         ((logits, tokens, b.ops.start(dev, 3)), ValueError, "one state a row"),
     ]:
         with pytest.raises(error, match=said):

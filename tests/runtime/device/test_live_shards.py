@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import maskwright as mw
+from maskwright.table.live_sids import LiveSids
 from tests.runtime.device.test_shards import EIGHT_DEVICES, errors_of, run
 
 SETS = """
@@ -15,6 +16,7 @@ import itertools, json, re, sys
 import numpy as np
 import maskwright as mw
 from maskwright.runtime.decode import beam_search
+from maskwright.table.live_sids import LiveSids
 
 def ids(kind):  # skewed, and most below one pair, so that some shards have no rows
     rng = np.random.default_rng(0)
@@ -59,14 +61,14 @@ mesh = Mesh(np.array(jax.devices()), ("shards",))
 same = ("tokens", "scores", "states", "valid")
 for kind in ("heavy",):  # some shards have no rows, and first rows are kept
     sids, size = ids(kind)
-    live = mw.LiveSids(mw.sort_sids(sids, size), capacity=64)
+    live = LiveSids(mw.sort_sids(sids, size), capacity=64)
     noise = jnp.asarray(np.random.default_rng(2).normal(size=(5, 3 * 20, size)), jnp.float32)
     traced = []
 
     def search(dev):
         traced.append(dev)
         step = lambda tokens, cache, t: (noise[t], cache)
-        return beam_search(step, None, dev, ops=ops, batch=3, beams=20, max_length=4)
+        return beam_search(step, None, dev, ops=ops, batch=3, beams=20, max_tokens=4)
 
     search, devs, kept, before = jax.jit(search), None, 0, None
     for present in rounds(kind, live, sids, size):
@@ -93,7 +95,7 @@ for kind in ("heavy",):  # some shards have no rows, and first rows are kept
 
 # bytes that a step of 32 x 512 beams hands from device to device, out of what is compiled
 sids = np.unique(np.minimum(np.random.default_rng(0).zipf(1.3, (50_000, 4)) - 1, 2047), axis=0)
-dev = ops.put(mw.LiveSids(mw.sort_sids(sids, 2048), capacity=64).publish(), mesh=mesh, axis="shards")
+dev = ops.put(LiveSids(mw.sort_sids(sids, 2048), capacity=64).publish(), mesh=mesh, axis="shards")
 B, M, V = 32, 512, 2048
 told = []
 for level in range(4):
@@ -127,7 +129,7 @@ dist.init_process_group("gloo", init_method=f"file://{sys.argv[3]}", rank=rank, 
 mesh = init_device_mesh("cpu", (count,), mesh_dim_names=("shards",))
 for kind in ("skewed", "heavy"):
     sids, size = ids(kind)
-    live, devs = mw.LiveSids(mw.sort_sids(sids, size), capacity=64), None
+    live, devs = LiveSids(mw.sort_sids(sids, size), capacity=64), None
     noise = torch.tensor(np.random.default_rng(2).normal(size=(5, 3 * 40, size)))  # of 64 bits: no two are equal
     for present in rounds(kind, live, sids, size):
         snapshot = live.publish()
@@ -140,7 +142,7 @@ for kind in ("skewed", "heavy"):
             one, several = (
                 beam_search(lambda tokens, cache, t: (noise[t], cache), None,
                             ops.filtered(dev, filters, [0, 1, 0]) if given else dev, ops=ops, batch=3, beams=40,
-                            max_length=4)
+                            max_tokens=4)
                 for dev in devs
             )
             for a, b in zip(one, several):
@@ -178,7 +180,7 @@ def test_wrong_calls_are_refused_by_name():
 
     mesh = jax.make_mesh((1,), ("shards",))
     matrix = mw.sort_sids(np.random.default_rng(0).integers(0, 9, (50, 3)), 9)
-    live = mw.LiveSids(matrix, capacity=8)
+    live = LiveSids(matrix, capacity=8)
     snapshot = live.publish()
     with pytest.raises(ValueError, match=r"axis='other' must be an axis of the mesh, which has {'shards': 1}"):
         ops.put(snapshot, mesh=mesh, axis="other")
@@ -192,7 +194,9 @@ def test_wrong_calls_are_refused_by_name():
     with pytest.raises(ValueError, match="filters is empty"):
         ops.filtered(dev, [])
     with pytest.raises(TypeError, match=r"must be LiveFilters, as Snapshot\.filter makes them, not SidFilter"):
-        ops.filtered(dev, [mw.filter_sids(matrix, np.ones(matrix.num_items, bool))])
+        ops.filtered(dev, [matrix.filter(np.ones(matrix.num_items, bool))])
     later = live.publish()
-    with pytest.raises(mw.ConstraintError, match="a filter is of snapshot 2, and on these devices is snapshot 1"):
+    with pytest.raises(
+        mw.errors.ConstraintError, match="a filter is of snapshot 2, and on these devices is snapshot 1"
+    ):
         ops.filtered(dev, [later.filter(np.ones(later.num_sequences, bool))])

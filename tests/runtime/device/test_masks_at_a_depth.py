@@ -8,7 +8,6 @@ import pytest
 import maskwright as mw
 from maskwright.runtime import numpy_ops
 from maskwright.table.live_sids import LiveSids
-from maskwright.table.sid_filter import filter_sids
 
 from .test_operations import ALL, backend, out
 
@@ -28,7 +27,7 @@ def constraints(kind: str, rows: np.ndarray, size: int) -> object:
         live.delete(rows[:5])
         return live.publish()
     whole = mw.compile_sids(rows, size) if kind == "filtered table" else mw.sort_sids(rows, size)
-    return whole if kind == "matrix" else filter_sids(whole, rng.random(len(rows)) < 0.3)
+    return whole if kind == "matrix" else whole.filter(rng.random(len(rows)) < 0.3)
 
 
 @pytest.mark.parametrize("kind", ["matrix", "filtered matrix", "live", "table", "table with ends", "filtered table"])

@@ -721,7 +721,7 @@ def test_beam_search_over_a_recursive_schema_finds_the_best_sequences(name):
     for renormalise in (False, True) if name == "torch" else (False,):
         found = beam_search(
             lambda tokens, cache, t: (model[t][tokens], cache), None, ops.put(table),
-            ops=ops, batch=1, beams=120, max_length=longest, renormalise=renormalise,
+            ops=ops, batch=1, beams=120, max_tokens=longest, renormalise=renormalise,
         )  # fmt: skip
         wanted = naive.ranking(sequences, logits, EOS)
         assert int(out(found.valid).sum()) == len(wanted)

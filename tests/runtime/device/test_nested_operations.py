@@ -1277,7 +1277,7 @@ FAULTS = [
 @pytest.mark.parametrize(("name", "change", "message"), FAULTS, ids=[f"{f[0]}: {f[2]}" for f in FAULTS])
 def test_arrays_of_calls_that_contradict_each_other_are_refused(name, change, message):
     table = with_bases()
-    with pytest.raises(mw.TableError, match=message):
+    with pytest.raises(mw.errors.TableError, match=message):
         replaced(table, name, change(table))
 
 
@@ -1285,7 +1285,7 @@ def test_an_action_that_pushes_onto_a_leaf_is_refused():
     model = Model(
         3, None, 3, [Row({0: ("action", 0)}, None, None, None, True)], [], [Site({}, True)], [([0, 0], 0)], []
     )
-    with pytest.raises(mw.TableError, match="an action pushes onto a leaf"):
+    with pytest.raises(mw.errors.TableError, match="an action pushes onto a leaf"):
         model.table()
 
 
@@ -1317,9 +1317,9 @@ def test_a_base_may_lead_outside_only_by_tokens_that_the_row_takes_itself():
     assert numpy_ops.moves(table, (0, ())) == {1: (0, ()), 2: (1, ()), 3: (1, ())}
     assert numpy_ops.moves(table, (1, (0,))) == {1: (0, (0,)), 3: (0, ())}
     model.rows[1].exits = None
-    with pytest.raises(mw.TableError, match="a row's base leads outside the table"):
+    with pytest.raises(mw.errors.TableError, match="a row's base leads outside the table"):
         model.table(bases__target=np.array([0, 3], np.int32))
-    with pytest.raises(mw.TableError, match="a row's base leads outside the table"):
+    with pytest.raises(mw.errors.TableError, match="a row's base leads outside the table"):
         model.table(bases__target=np.array([3, 0], np.int32))
 
 
@@ -1328,11 +1328,11 @@ def test_tables_without_calls_have_nothing_of_them_and_tries_take_none():
     assert (flat.is_nested, flat.slots, flat.depth, flat.num_sites, flat.num_symbols) == (False, 0, 0, 0, 0)
     lists = np.zeros(3, np.int32)
     for name, value in (("depth", 3), ("exits.label", np.zeros(1, np.int32)), ("exits.start", lists)):
-        with pytest.raises(mw.TableError, match="a table without return sites has no"):
+        with pytest.raises(mw.errors.TableError, match="a table without return sites has no"):
             replaced(flat, name, value)
     trie = mw.compile_sids([[1, 2]], 4)
     arrays = trie.arrays.with_arrays(sites__start=np.zeros(2, np.int32), sites__is_leaf=np.zeros(1, bool))
-    with pytest.raises(mw.TableError, match="a trie has no return sites"):
+    with pytest.raises(mw.errors.TableError, match="a trie has no return sites"):
         dataclasses.replace(trie, arrays=arrays)
 
 
@@ -1388,7 +1388,7 @@ for seed in range({count}):
             rng.choice([rng.integers(-span, span), 2**31 - 1, -2**31, -1]))
     try:
         other = replaced(table, name, forged)
-    except (mw.TableError, OverflowError):
+    except (mw.errors.TableError, OverflowError):
         refused += 1
         continue
     sound += 1

@@ -62,7 +62,7 @@ def a_table(seed: int) -> mw.TransitionTable | None:
     form = Grammar({name: a_node(rng, 3, names) for name in names}, "start")
     try:
         return compile_form(form, SMALL, source=f"random {seed}", meter=Budget(states=20_000).begin())
-    except mw.GrammarError:
+    except mw.errors.GrammarError:
         return None
 
 
@@ -178,14 +178,14 @@ def test_a_grammar_without_a_finite_table_is_read_on_demand_by_itself():
     assert isinstance(numpy_ops.put(regular), mw.TransitionTable)
     assert regular.is_complete
     assert isinstance(numpy_ops.put(regular, on_demand=True), on_demand.OnDemandTable)
-    with pytest.raises(mw.ConstraintError, match="no finite table"):
+    with pytest.raises(mw.errors.ConstraintError, match="no finite table"):
         backend("torch").ops.put(grammar(PALINDROMES), on_demand=False)
     wide = grammar(WIDE, 2000)
     assert not wide.has_arrays()
     dev = numpy_ops.put(wide)
     assert isinstance(dev, on_demand.OnDemandTable)
     assert (numpy_ops.bitmask(dev, numpy_ops.start(dev, 1))[0] == mw.Matcher(wide).mask()).all()
-    with pytest.raises(mw.BudgetError, match="states"):
+    with pytest.raises(mw.errors.BudgetError, match="states"):
         backend("torch").ops.put(wide, on_demand=False)
 
 
@@ -285,7 +285,7 @@ def test_with_enough_beams_the_result_is_the_exact_ranking(name, source, renorma
     dev = ops.put(grammar(source))
     found = beam_search(
         lambda tokens, cache, t: (model[t, tokens], cache), None, dev, ops=ops, batch=1, beams=beams,
-        max_length=longest, renormalise=renormalise,
+        max_tokens=longest, renormalise=renormalise,
     )  # fmt: skip
     tokens, lengths, scores, valid, _ = (out(x)[0] for x in found)
     expected = ranked(grammar(source), weights, longest, renormalise)
@@ -307,7 +307,7 @@ def test_samples_are_members_or_flagged_and_those_of_arrays_where_there_are_any(
         return weights[t, tokens], cache
 
     uniforms = into(np.random.default_rng(2).random((longest + 1, 32, 2)).astype(np.float32))
-    options = {"ops": ops, "batch": 4, "samples": 8, "max_length": longest}
+    options = {"ops": ops, "batch": 4, "samples": 8, "max_tokens": longest}
     drawn = sample_sequences(step, None, ops.put(grammar(AMBIGUOUS)), uniforms, **options)
     valid, tokens = out(drawn.valid).reshape(-1), out(drawn.tokens).reshape(32, -1)
     for row, holds in zip(tokens, valid, strict=True):
@@ -352,14 +352,14 @@ def test_the_other_decoders_take_it_as_it_is(name):
     found = [
         sample_unbiased(
             lambda tokens, cache, t: (model[tokens], cache), None, ops.put(table), rng, ops=ops, batch=8,
-            candidates=4, max_length=8,
+            candidates=4, max_tokens=8,
         ),
         speculative_sample(
             _Bigram(model), _Bigram(model + 0.1 * model**2), ops.put(table), rng, ops=ops, prompts=[[1]] * 8,
-            max_length=8, branches=(2, 1),
+            max_tokens=8, branches=(2, 1),
         ),
         sample_jumping(
-            _Bigram(model), table, rng, ops=ops, prompts=[[1]] * 8, max_length=8, vocabulary=SMALL, budgets=False
+            _Bigram(model), table, rng, ops=ops, prompts=[[1]] * 8, max_tokens=8, vocabulary=SMALL, budgets=False
         ),
     ]  # fmt: skip
     for drawn in found:
@@ -376,7 +376,7 @@ def test_speculation_writes_what_the_target_would_alone():
     dev = numpy_ops.put(grammar(AMBIGUOUS))
     drafted = speculative_sample(
         _Bigram(weights), _Bigram(weights[::-1].copy()), dev, None, ops=numpy_ops, prompts=[[t] for t in range(1, 5)],
-        max_length=8, branches=(2, 2), temperature=0.0,
+        max_tokens=8, branches=(2, 2), temperature=0.0,
     )  # fmt: skip
     for first, row in zip(range(1, 5), drafted.tokens, strict=True):
         matcher, expected, last = mw.Matcher(grammar(AMBIGUOUS)), [], first
@@ -477,7 +477,7 @@ def test_rows_have_a_bound_as_masks_have():
     assert walk(state).node[0] != on_demand.DEAD_ROW
     kept = False
     with pytest.raises(
-        mw.BudgetError, match=r"in a loop of your own with dev\.keep\(state\).* dev\.keep\(\) between calls"
+        mw.errors.BudgetError, match=r"in a loop of your own with dev\.keep\(state\).* dev\.keep\(\) between calls"
     ):
         walk(state)
     assert 15 < dev.stored.rows <= 21
@@ -514,7 +514,9 @@ def test_a_budget_that_runs_out_says_so_and_leaves_what_is_there(name, monkeypat
         for column in columns:
             state = ops.advance(dev, state, into(np.array(column)))
 
-    with pytest.raises(mw.BudgetError, match=r"dev\.keep"):  # what comes first, where an end may be, and what after it
+    with pytest.raises(
+        mw.errors.BudgetError, match=r"dev\.keep"
+    ):  # what comes first, where an end may be, and what after it
         walk(dev, [[1, 2], [2, 1], [0, 1]])
     matcher = mw.Matcher(grammar(PALINDROMES))
     assert (packed(ops.bitmask(dev, start))[0] == matcher.mask()).all()
@@ -524,7 +526,7 @@ def test_a_budget_that_runs_out_says_so_and_leaves_what_is_there(name, monkeypat
 
     small = mw.compile_grammar(PALINDROMES, SMALL, budget=Budget(states=200))  # the reader's own
     dev = ops.put(small)
-    with pytest.raises(mw.BudgetError, match="states"):
+    with pytest.raises(mw.errors.BudgetError, match="states"):
         walk(dev, ([1 + i % 2, 1] for i in range(300)))
     assert out(ops.accepting(dev, ops.start(dev, 1))).tolist() == [False]
 
@@ -633,7 +635,7 @@ def test_what_cannot_be_known_is_refused_by_name(name):
     no_eos = ops.put(mw.compile_grammar(AMBIGUOUS, unending))
     vocab = mw.Vocabulary.from_bytes(TOKENS, eos=0)
     refused = [
-        (lambda: ops.put(table, budgets=True), mw.ConstraintError, "put it without budgets"),
+        (lambda: ops.put(table, budgets=True), mw.errors.ConstraintError, "put it without budgets"),
         (lambda: ops.put(table, on_demand="yes"), TypeError, "on_demand must be"),
         (lambda: ops.put(mw.sort_sids(np.array([[1, 2]]), 9), on_demand=True), TypeError, "not for a SortedMatrix"),
         (lambda: ops.mask_logits(dev, x, state, two), ValueError, "remaining is for tables"),
@@ -643,15 +645,15 @@ def test_what_cannot_be_known_is_refused_by_name(name):
         (lambda: ops.advance(dev, State(into(np.array([0, 99]))), two), ValueError, "state 99 is none of"),
         (lambda: ops.advance(dev, state, into(np.array([1, 1, 1]))), ValueError, "tokens have shape"),
         (lambda: ops.advance(dev, state, x[:, 0]), TypeError, "tokens must be integers"),
-        (lambda: ops.mask_logits(dev, x[:, 1:], state), mw.VocabularyMismatchError, "columns"),
+        (lambda: ops.mask_logits(dev, x[:, 1:], state), mw.errors.VocabularyMismatchError, "columns"),
         (lambda: ops.mask_logits(dev, x[:1], state), ValueError, "one state a row"),
         (
-            lambda: sample_jumping(_Bigram(x), table, None, ops=ops, prompts=[[1]], max_length=4),
-            mw.ConstraintError,
+            lambda: sample_jumping(_Bigram(x), table, None, ops=ops, prompts=[[1]], max_tokens=4),
+            mw.errors.ConstraintError,
             "pass budgets=False",
         ),
-        (lambda: mw.Arena(vocab).add(table), mw.ArenaError, r"no finite table.*ops\.put\(table\)"),
-        (lambda: mw.Arena(vocab).fits(table), mw.ArenaError, "no finite table"),
+        (lambda: mw.Arena(vocab).add(table), mw.errors.ArenaError, r"no finite table.*ops\.put\(table\)"),
+        (lambda: mw.Arena(vocab).fits(table), mw.errors.ArenaError, "no finite table"),
     ]
     if name != "jax":  # on a device nobody looks
         far = State(into(np.array([0, 5000])))
@@ -735,9 +737,9 @@ def test_transformers_writes_members_or_what_is_cut_off(mode):
             whole += matcher.is_accepting
             assert matcher.is_accepting or (i < each and "tables" in way) or "logits_processor" in way
     assert whole
-    with pytest.raises(mw.ConstraintError, match="budgets=False"):
+    with pytest.raises(mw.errors.ConstraintError, match="budgets=False"):
         llama().generate(ids, max_new_tokens=5, custom_generate=constrained_generate, tables=table, **MODES[mode])
-    with pytest.raises(mw.ConstraintError, match="leave max_tokens out"):
+    with pytest.raises(mw.errors.ConstraintError, match="leave max_tokens out"):
         ConstraintLogitsProcessor(table, max_tokens=9)
 
 
@@ -850,10 +852,10 @@ def test_an_engine_tells_grammars_apart_where_their_states_have_the_same_numbers
 
 def test_what_an_engine_cannot_promise_is_refused_before_anything_begins():
     table = grammar(PALINDROMES)
-    with pytest.raises(mw.ConstraintError, match=r"no finite table|no table"):
+    with pytest.raises(mw.errors.ConstraintError, match=r"no finite table|no table"):
         an_engine().add([1], table, max_tokens=5)
     other = mw.Vocabulary.from_bytes([*TOKENS, b"aaaa"], eos=0)
-    with pytest.raises(mw.VocabularyMismatchError, match="pass the vocabulary that it was compiled with"):
+    with pytest.raises(mw.errors.VocabularyMismatchError, match="pass the vocabulary that it was compiled with"):
         an_engine().add([1], mw.compile_grammar(PALINDROMES, other), max_tokens=5)
 
 
@@ -882,7 +884,7 @@ def test_a_table_that_was_completed_after_all_has_arrays():
     def around(make):
         tried.append(1)
         if len(tried) == 1:
-            raise mw.BudgetError("no time")
+            raise mw.errors.BudgetError("no time")
         return make()
 
     table = mw.compile_grammar('start: "a" start "b" | "ab"', SMALL)

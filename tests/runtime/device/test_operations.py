@@ -345,9 +345,9 @@ def test_padding_columns_of_the_logits_are_never_allowed(name):
 def test_logits_that_do_not_fit_are_refused(name):
     ops, into = backend(name)
     dev = ops.put(mw.compile_sids([[0, 5]], 6))
-    with pytest.raises(mw.VocabularyMismatchError, match="logits have 5 columns, the table's vocabulary has 6"):
+    with pytest.raises(mw.errors.VocabularyMismatchError, match="logits have 5 columns, the table's vocabulary has 6"):
         ops.mask_logits(dev, into(np.zeros((1, 5), np.float32)), ops.start(dev, 1))
-    with pytest.raises(mw.VocabularyMismatchError, match=r"logits must have shape \(B, V\)"):
+    with pytest.raises(mw.errors.VocabularyMismatchError, match=r"logits must have shape \(B, V\)"):
         ops.mask_logits(dev, into(np.zeros(6, np.float32)), ops.start(dev, 1))
     with pytest.raises(ValueError, match="one state a row"):
         ops.mask_logits(dev, into(np.zeros((2, 6), np.float32)), ops.start(dev, 3))
@@ -522,7 +522,7 @@ def test_tables_with_indices_of_64_bits_work(name, monkeypatch):
         if name == "jax":
             import jax
 
-            with pytest.raises(mw.TableError, match="jax_enable_x64"):
+            with pytest.raises(mw.errors.TableError, match="jax_enable_x64"):
                 ops.put(table)
             stack.enter_context(jax.enable_x64(True))
         dev = ops.put(table)

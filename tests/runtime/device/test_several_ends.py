@@ -217,7 +217,7 @@ def test_searches_and_draws_of_whole_sequences_end_by_any_end(kind, library):
     def step_of(rows: np.ndarray) -> Any:
         return lambda tokens, cache, t: (into(np.repeat(rows[t][None], tokens.shape[0], 0)), cache)
 
-    one = {"batch": 1, "beams": beams, "max_length": steps, "renormalise": kind == "nested"}
+    one = {"batch": 1, "beams": beams, "max_tokens": steps, "renormalise": kind == "nested"}
     got = beam_search(step_of(logits), None, ops.put(pair.several), ops=ops, **one)
     wanted = beam_search(
         lambda tokens, cache, t: (np.repeat(merged[t][None], len(tokens), 0), cache),
@@ -231,7 +231,7 @@ def test_searches_and_draws_of_whole_sequences_end_by_any_end(kind, library):
     assert wanted.valid.any()
     uniforms = into(rng.random((steps + 1, 32, 2)).astype(np.float32))
     dev = ops.put(pair.several, budgets=True)
-    drawn = sample_sequences(step_of(logits), None, dev, uniforms, ops=ops, batch=1, samples=32, max_length=steps)
+    drawn = sample_sequences(step_of(logits), None, dev, uniforms, ops=ops, batch=1, samples=32, max_tokens=steps)
     assert out(drawn.valid).all()
     for tokens, length in zip(out(drawn.tokens)[0], out(drawn.lengths)[0], strict=True):
         assert pair.one.accepts(tokens[:length])

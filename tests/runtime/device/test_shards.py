@@ -14,6 +14,7 @@ import pytest
 
 import maskwright as mw
 from maskwright.runtime import decode
+from maskwright.table.sharded_matrix import ShardedMatrix
 from tests.table.test_sharded_files import write_files
 
 ROOT = Path(__file__).parents[3]
@@ -28,6 +29,7 @@ import numpy as np
 import maskwright as mw
 from pathlib import Path
 from maskwright.runtime.decode import beam_search
+from maskwright.table.sharded_matrix import ShardedMatrix
 from tests.table.test_sharded_files import write_files
 
 def keeps_of(sids):  # some items, those of one sequence, and none
@@ -65,13 +67,13 @@ mesh = Mesh(np.array(jax.devices()).reshape(1, 8), ("model", "shards"))
 for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
     sids, size = ids(kind)
     matrix = mw.sort_sids(sids, size)
-    sharded = mw.ShardedMatrix(matrix, 8)
+    sharded = ShardedMatrix(matrix, 8)
     devs = [ops.put(matrix), ops.put(sharded, mesh=mesh, axis="shards")]
     others = []
     if kind != "spread":  # from files, which begin within a pair
         folder = Path(sys.argv[2]) / kind
         write_files(folder, matrix, [matrix.num_sequences * at // 9 for at in range(1, 9)])
-        files = mw.ShardedFiles(folder, 8)
+        files = mw.Catalogue.open_shards(folder, 8)
         others = [ops.put(files, mesh=mesh, axis="shards")]
     weights = jnp.asarray(np.random.default_rng(1).normal(size=(97, size)).round(1), jnp.float32)  # with many ties
 
@@ -80,7 +82,7 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
 
     for renormalise in (False, True) if kind == "skewed" else (False,):
         found = [
-            jax.jit(lambda dev: beam_search(step, None, dev, ops=ops, batch=2, beams=beams, max_length=matrix.length,
+            jax.jit(lambda dev: beam_search(step, None, dev, ops=ops, batch=2, beams=beams, max_tokens=matrix.length,
                                             renormalise=renormalise))(dev)
             for dev in [*devs, *others]
         ]
@@ -98,13 +100,13 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
 
     def filtered_search(dev):
         traced.append(dev)
-        return beam_search(step, None, dev, ops=ops, batch=3, beams=beams, max_length=matrix.length)
+        return beam_search(step, None, dev, ops=ops, batch=3, beams=beams, max_tokens=matrix.length)
 
     search, keeps = jax.jit(filtered_search), keeps_of(sids)
     for of in ([0, 1, 2], [1, 2, 0]):
-        filters = [[mw.filter_sids(matrix, keep) for keep in keeps]] * 2
+        filters = [[matrix.filter(keep) for keep in keeps]] * 2
         if others:
-            filters.append([mw.filter_sids(files, keep) for keep in keeps])
+            filters.append([files.filter(keep) for keep in keeps])
         one, *several = (
             jax.tree.map(np.asarray, search(ops.filtered(dev, each, of)))
             for dev, each in zip([*devs, *others], filters, strict=True)
@@ -120,13 +122,13 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
 sids = np.minimum(np.random.default_rng(0).zipf(1.3, (50_000, 4)) - 1, 2047)
 sids[:, 3] %= 8  # few enough to be summed
 matrix = mw.sort_sids(sids, 2048)
-dev = ops.put(mw.ShardedMatrix(matrix, 8), mesh=mesh, axis="shards")
+dev = ops.put(ShardedMatrix(matrix, 8), mesh=mesh, axis="shards")
 B, M, V = 32, 512, 2048
 kind = jnp.int64 if wide else jnp.int32
 told = []
 for filtered, level in itertools.product((False, True), range(matrix.length)):
     if filtered and level == 0:
-        dev = ops.filtered(dev, [mw.filter_sids(matrix, keep) for keep in keeps_of(sids)], np.arange(B) % 3)
+        dev = ops.filtered(dev, [matrix.filter(keep) for keep in keeps_of(sids)], np.arange(B) % 3)
     m = 1 if level == 0 else M
     shape = (8, B * m) if level > 2 else (B * m,)
     row, each = jax.ShapeDtypeStruct(shape, kind), jax.ShapeDtypeStruct((B * m,), kind)
@@ -159,7 +161,7 @@ mesh = init_device_mesh("cpu", (count,), mesh_dim_names=("shards",))
 for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
     sids, size = ids(kind)
     matrix = mw.sort_sids(sids, size)
-    devs = ops.put(matrix), ops.put(mw.ShardedMatrix(matrix, count), mesh=mesh, axis="shards")
+    devs = ops.put(matrix), ops.put(ShardedMatrix(matrix, count), mesh=mesh, axis="shards")
     weights = torch.tensor(np.random.default_rng(1).normal(size=(97, size)), dtype=torch.float32)
     noise = torch.tensor(np.random.default_rng(2).normal(size=(5, 2 * beams, size)), dtype=torch.float32)
 
@@ -168,7 +170,7 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
 
     for renormalise in (False, True):
         one, both = (
-            beam_search(step, None, dev, ops=ops, batch=2, beams=beams, max_length=matrix.length,
+            beam_search(step, None, dev, ops=ops, batch=2, beams=beams, max_tokens=matrix.length,
                         renormalise=renormalise)
             for dev in devs
         )
@@ -176,11 +178,11 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
         for a, b in zip(one, both):
             assert torch.equal(a[one.valid], b[one.valid]) and a.shape == b.shape, (kind, renormalise)
     keeps, of = keeps_of(sids), [2, 0, 1]
-    filters = [mw.filter_sids(matrix, keep) for keep in keeps]
+    filters = [matrix.filter(keep) for keep in keeps]
     noise = torch.tensor(np.random.default_rng(3).normal(size=(5, 3 * beams, size)), dtype=torch.float32)
     one, both = (
         beam_search(step, None, ops.filtered(dev, filters, of), ops=ops, batch=3, beams=beams,
-                    max_length=matrix.length)
+                    max_tokens=matrix.length)
         for dev in devs
     )
     for a, b in zip(one, both):
@@ -191,36 +193,36 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
         if rank == 0:
             write_files(folder, matrix, [matrix.num_sequences * at // 7 for at in range(1, 7)])
         dist.barrier()
-        files = mw.ShardedFiles(folder, count)
+        files = mw.Catalogue.open_shards(folder, count)
         dev = ops.put(files, mesh=mesh, axis="shards")
         one, both = (
-            beam_search(step, None, dev, ops=ops, batch=3, beams=beams, max_length=matrix.length)
+            beam_search(step, None, dev, ops=ops, batch=3, beams=beams, max_tokens=matrix.length)
             for dev in (devs[0], dev)
         )
         for a, b in zip(one, both):
             assert torch.equal(a[one.valid], b[one.valid]) and a.shape == b.shape
-        of_files = [mw.filter_sids(files, keep) for keep in keeps]
+        of_files = [files.filter(keep) for keep in keeps]
         for of_matrix, of_files in ((filters, of_files), ([filters[0] & ~filters[1]], [of_files[0] & ~of_files[1]])):
             of = [2, 0, 1] if len(of_files) == 3 else [0, 0, 0]
             one, both = (
                 beam_search(step, None, ops.filtered(at, kept, of), ops=ops, batch=3, beams=beams,
-                            max_length=matrix.length)
+                            max_tokens=matrix.length)
                 for at, kept in ((devs[0], of_matrix), (dev, of_files))
             )
             assert one.valid.any()
             for a, b in zip(one, both):
                 assert torch.equal(a[one.valid], b[one.valid]) and a.shape == b.shape
-        again = mw.ShardedFiles(folder, count)
+        again = mw.Catalogue.open_shards(folder, count)
         unread = ops.put(again, mesh=mesh, axis="shards")
         dist.barrier()
         if rank == 0:
             (folder / "shard-0.bin").unlink()
         dist.barrier()
         for call in (lambda: ops.put(files, mesh=mesh, axis="shards"),
-                     lambda: ops.filtered(unread, [mw.filter_sids(again, keeps[0])])):
+                     lambda: ops.filtered(unread, [again.filter(keeps[0])])):
             try:
                 call()
-            except mw.TableFileError as error:  # in all processes, none of which waits for another
+            except mw.errors.TableFileError as error:  # in all processes, none of which waits for another
                 assert "shard-0.bin is missing" in str(error), error
             else:
                 raise AssertionError("a file that is missing was taken")
@@ -271,7 +273,7 @@ def test_a_shard_begins_where_a_pair_does():
     rng = np.random.default_rng(0)
     matrix = mw.sort_sids(np.minimum(rng.zipf(1.5, (20_000, 4)) - 1, 30), 31)
     for count in (1, 2, 7):
-        sharded = mw.ShardedMatrix(matrix, count)
+        sharded = ShardedMatrix(matrix, count)
         assert sharded.starts[0] == 0
         assert sharded.starts[-1] == matrix.num_sequences
         pairs = [tuple(row) for row in matrix.sids[:, :2].tolist()]
@@ -288,14 +290,14 @@ def test_wrong_calls_are_refused_by_name():
 
     matrix = mw.sort_sids(np.random.default_rng(0).integers(0, 9, (50, 3)), 9)
     for shards in (0, True, 1.5):
-        with pytest.raises(mw.ConstraintError, match="shards must be an integer, 1 or more"):
-            mw.ShardedMatrix(matrix, shards)
-    with pytest.raises(mw.ConstraintError, match="sequences of 2 tokens have no shards"):
-        mw.ShardedMatrix(mw.sort_sids([[1, 2]], 3), 1)
+        with pytest.raises(mw.errors.ConstraintError, match="shards must be an integer, 1 or more"):
+            ShardedMatrix(matrix, shards)
+    with pytest.raises(mw.errors.ConstraintError, match="sequences of 2 tokens have no shards"):
+        ShardedMatrix(mw.sort_sids([[1, 2]], 3), 1)
     with pytest.raises(TypeError, match="shards are of a SortedMatrix, not of a ndarray"):
-        mw.ShardedMatrix(matrix.sids, 2)
+        ShardedMatrix(matrix.sids, 2)
     mesh = jax.make_mesh((1,), ("shards",))
-    sharded = mw.ShardedMatrix(matrix, 2)
+    sharded = ShardedMatrix(matrix, 2)
     for ops in (jax_ops, torch_ops):
         with pytest.raises(TypeError, match="pass mesh= and axis="):
             ops.put(sharded)
@@ -339,7 +341,7 @@ def on_one_device(library, tmp_path, sharded):
 @pytest.mark.parametrize("library", ["jax", "torch"])
 def test_other_operations_are_refused_by_name(library, tmp_path):
     matrix = mw.sort_sids(np.random.default_rng(0).integers(0, 9, (50, 3)), 9)
-    with on_one_device(library, tmp_path, mw.ShardedMatrix(matrix, 1)) as (ops, dev, array, random):
+    with on_one_device(library, tmp_path, ShardedMatrix(matrix, 1)) as (ops, dev, array, random):
         x, state = array(np.zeros((1, 9), np.float32)), ops.start(dev, 1)
         tokens = array(np.zeros((1, 3), np.int32))
         calls = {
@@ -347,7 +349,7 @@ def test_other_operations_are_refused_by_name(library, tmp_path):
             "log_probs": lambda: ops.log_probs(dev, array(np.zeros((1, 3, 9), np.float32)), tokens),
             "mask_logits|bitmask": lambda: decode.sample(dev, x, state, random, ops=ops),
             "mask_logits|bitmask|allowed_tokens": lambda: decode.sample_sequences(
-                lambda tokens, cache, t: (x, cache), None, dev, random, ops=ops, batch=1, samples=1, max_length=3
+                lambda tokens, cache, t: (x, cache), None, dev, random, ops=ops, batch=1, samples=1, max_tokens=3
             ),
         }
         for name, call in calls.items():
@@ -358,15 +360,17 @@ def test_other_operations_are_refused_by_name(library, tmp_path):
 @pytest.mark.parametrize("library", ["jax", "torch"])
 def test_filters_that_are_of_something_else_are_refused_by_name(library, tmp_path):
     matrix, other = (mw.sort_sids(np.random.default_rng(seed).integers(0, 9, (50, 3)), 9) for seed in (0, 1))
-    keep, sharded = np.ones(50, bool), mw.ShardedMatrix(matrix, 1)
+    keep, sharded = np.ones(50, bool), ShardedMatrix(matrix, 1)
     with on_one_device(library, tmp_path, sharded) as (ops, dev, array, _):
-        with pytest.raises(TypeError, match="filters must be SidFilters, as filter_sids makes them, not ndarray"):
+        with pytest.raises(TypeError, match=r"filters must be SidFilters, as filter\(\) makes them, not ndarray"):
             ops.filtered(dev, [keep])
         with pytest.raises(ValueError, match="filters is empty"):
             ops.filtered(dev, [])
-        with pytest.raises(mw.ConstraintError, match="a filter is of another matrix than the one on these devices"):
-            ops.filtered(dev, [mw.filter_sids(other, keep)])
-        kept = mw.filter_sids(matrix, keep)
+        with pytest.raises(
+            mw.errors.ConstraintError, match="a filter is of another matrix than the one on these devices"
+        ):
+            ops.filtered(dev, [other.filter(keep)])
+        kept = matrix.filter(keep)
         with pytest.raises(ValueError, match="of must be numbers of the 1 filters"):
             ops.filtered(dev, [kept], of=[1])
         x, scores = array(np.zeros((1, 9), np.float32)), array(np.zeros((1, 1), np.float32))
@@ -378,19 +382,19 @@ def test_filters_that_are_of_something_else_are_refused_by_name(library, tmp_pat
 def test_filters_that_are_not_of_these_files_are_refused_by_name(library, tmp_path):
     matrix = mw.sort_sids(np.random.default_rng(0).integers(0, 9, (50, 3)), 9)
     write_files(tmp_path / "files", matrix, [20])
-    files, other = (mw.ShardedFiles(tmp_path / "files", 1) for _ in range(2))
+    files, other = (mw.Catalogue.open_shards(tmp_path / "files", 1) for _ in range(2))
     keep = np.ones(50, bool)
     with on_one_device(library, tmp_path, files) as (ops, dev, _, _):
-        with pytest.raises(TypeError, match="must be FilesFilters, as filter_sids makes them of ShardedFiles, not Si"):
-            ops.filtered(dev, [mw.filter_sids(matrix, keep)])
-        with pytest.raises(mw.ConstraintError, match="a filter is of other files than those on these devices"):
-            ops.filtered(dev, [mw.filter_sids(other, keep)])
+        with pytest.raises(TypeError, match=r"must be FilesFilters, as filter\(\) makes them of ShardedFiles, not Si"):
+            ops.filtered(dev, [matrix.filter(keep)])
+        with pytest.raises(mw.errors.ConstraintError, match="a filter is of other files than those on these devices"):
+            ops.filtered(dev, [other.filter(keep)])
         with pytest.raises(ValueError, match="filters is empty"):
             ops.filtered(dev, [])
         with pytest.raises(ValueError, match="of must be numbers of the 1 filters"):
-            ops.filtered(dev, [mw.filter_sids(files, keep)], of=[1])
-        with pytest.raises(TypeError, match="filters must be SidFilters, as filter_sids makes them, not FilesFilter"):
-            ops.filtered(ops.put(matrix), [mw.filter_sids(files, keep)])
+            ops.filtered(dev, [files.filter(keep)], of=[1])
+        with pytest.raises(TypeError, match=r"filters must be SidFilters, as filter\(\) makes them, not FilesFilter"):
+            ops.filtered(ops.put(matrix), [files.filter(keep)])
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -404,7 +408,7 @@ def test_places_that_overflow_are_refused_by_name(wide):
 
     def reached(beams):
         mesh = jax.make_mesh((1,), ("shards",))
-        dev = jax_ops.put(mw.ShardedMatrix(matrix, 1), mesh=mesh, axis="shards")
+        dev = jax_ops.put(ShardedMatrix(matrix, 1), mesh=mesh, axis="shards")
         row = jax.ShapeDtypeStruct((beams,), jax.numpy.arange(0).dtype)
         state = type(jax_ops.start(dev, 1))(row, row, row)
         logits, scores = (jax.ShapeDtypeStruct(shape, np.float32) for shape in ((beams, size), (1, beams)))

@@ -199,7 +199,7 @@ def check_search() -> None:
         def search(ops: Any, given: Any, table=table, alone=alone, longest=longest) -> Any:
             return beam_search(
                 lambda tokens, cache, t: (given[t][tokens], cache), None, ops.put(table), ops=ops, batch=2, beams=4,
-                max_length=longest, renormalise=alone,
+                max_tokens=longest, renormalise=alone,
             )  # fmt: skip
 
         found, wanted = search(torch_ops, there), search(numpy_ops, model)

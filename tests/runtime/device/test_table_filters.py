@@ -111,7 +111,7 @@ def test_each_row_is_allowed_what_leads_to_a_sequence_that_its_filter_keeps(name
         pool = sorted(sets[f]) if i % 3 else c.rows
         row = pool[rng.integers(len(pool))]
         prefixes.append(row[: rng.integers(0, len(row) + 1)])
-    filters = [mw.filter_sids(c.table, keep) for keep in chosen]
+    filters = [c.table.filter(keep) for keep in chosen]
     placed = c.table if name == "numpy" else ops.put(c.table, budgets=True)
     dev = ops.filtered(placed, filters, of)
     logits, width = logits_of(count, c.vocab, 2), max(c.table.widths)
@@ -182,7 +182,7 @@ def test_a_step_of_beam_search_is_that_of_the_table_of_the_kept_sequences(name, 
 
         def search(dev: Any) -> Any:
             return beam_search(
-                step, None, dev, ops=ops, batch=batch, beams=beams, max_length=longest, renormalise=renormalise
+                step, None, dev, ops=ops, batch=batch, beams=beams, max_tokens=longest, renormalise=renormalise
             )
 
         if ops.__name__.endswith("jax_ops"):
@@ -191,7 +191,7 @@ def test_a_step_of_beam_search_is_that_of_the_table_of_the_kept_sequences(name, 
             search = jax.jit(search)
         return search(dev)
 
-    filters = [mw.filter_sids(c.table, keep) for keep in chosen]
+    filters = [c.table.filter(keep) for keep in chosen]
     found = run(ops, ops.filtered(ops.put(c.table), filters), into, 3)
     for b, keep in enumerate(chosen):
         rows = [list(row) for row, is_kept in zip(c.rows, keep, strict=True) if is_kept]
@@ -213,7 +213,7 @@ def test_a_step_of_beam_search_is_that_of_the_table_of_the_kept_sequences(name, 
 def test_samples_are_kept_sequences_and_end_in_time(name, kind):
     c, (ops, into) = case(kind), backend(name)
     chosen = keeps(c, 7)[:3]
-    filters = [mw.filter_sids(c.table, keep) for keep in chosen]
+    filters = [c.table.filter(keep) for keep in chosen]
     dev = ops.filtered(ops.put(c.table, budgets=True), filters)
     weights, longest = logits_of(1, c.vocab, 4), max(map(len, c.rows))
 
@@ -226,10 +226,10 @@ def test_samples_are_kept_sequences_and_end_in_time(name, kind):
 
         random = torch.Generator().manual_seed(0)
     if c.table.ends or c.table.fixed_length is not None:
-        drawn = sample_unbiased(step, None, dev, random, ops=ops, batch=3, candidates=4, max_length=longest)
+        drawn = sample_unbiased(step, None, dev, random, ops=ops, batch=3, candidates=4, max_tokens=longest)
         assert out(drawn.valid).all()
         most = max(min(map(len, c.kept(keep))) for keep in chosen)
-        several = sample_sequences(step, None, dev, random, ops=ops, batch=3, samples=6, max_length=most)
+        several = sample_sequences(step, None, dev, random, ops=ops, batch=3, samples=6, max_tokens=most)
         assert out(several.valid).all()
         for b, keep in enumerate(chosen):
             kept = c.kept(keep)
@@ -242,7 +242,7 @@ def test_samples_are_kept_sequences_and_end_in_time(name, kind):
 @pytest.mark.parametrize("name", ["numpy", "torch"])
 def test_a_row_whose_filter_keeps_nothing_holds_nothing_and_leaves_the_others_alone(name):
     c, (ops, into) = case("tails beside masks"), backend(name)
-    nothing, everything = (mw.filter_sids(c.table, np.full(len(c.rows), keep)) for keep in (False, True))
+    nothing, everything = (c.table.filter(np.full(len(c.rows), keep)) for keep in (False, True))
     assert nothing.num_sequences == 0
     dev = ops.filtered(ops.put(c.table), [nothing, everything])
     weights = logits_of(1, c.vocab, 3)
@@ -250,12 +250,12 @@ def test_a_row_whose_filter_keeps_nothing_holds_nothing_and_leaves_the_others_al
     def step(tokens: Any, cache: Any, t: int) -> Any:
         return into(weights.repeat(len(tokens), 0)), cache
 
-    found = beam_search(step, None, dev, ops=ops, batch=2, beams=3, max_length=4)
-    plain = beam_search(step, None, ops.put(c.table), ops=ops, batch=1, beams=3, max_length=4)
+    found = beam_search(step, None, dev, ops=ops, batch=2, beams=3, max_tokens=4)
+    plain = beam_search(step, None, ops.put(c.table), ops=ops, batch=1, beams=3, max_tokens=4)
     assert not out(found.valid)[0].any()
     np.testing.assert_array_equal(out(found.tokens)[1], out(plain.tokens)[0])
     assert not out(ops.bitmask(dev, ops.start(dev, 2)))[0].any()
-    with pytest.raises(mw.ConstraintError, match="the filter keeps no item"):
+    with pytest.raises(mw.errors.ConstraintError, match="the filter keeps no item"):
         mw.Matcher(nothing)
     with pytest.raises(TypeError, match="an Arena holds tables, not a SidFilter"):
         check_held(nothing)
@@ -269,7 +269,7 @@ def test_log_probs_are_those_of_the_kept_sequences(name):
     table = mw.compile_sequences(rows, vocab_size=c.vocab, eos=0)
     tokens = np.array([[*row, *[0] * 5][:5] for row in [*rows[:3], c.rows[np.argmin(keep)]]])
     logits = logits_of(20, c.vocab).reshape(4, 5, -1)
-    dev = ops.filtered(ops.put(c.table), [mw.filter_sids(c.table, keep)])
+    dev = ops.filtered(ops.put(c.table), [c.table.filter(keep)])
     found = out(ops.log_probs(dev, into(logits), into(tokens)))
     np.testing.assert_allclose(found, numpy_ops.log_probs(table, logits, tokens), rtol=1e-4, atol=1e-4)
 
@@ -288,7 +288,7 @@ def test_another_filter_compiles_nothing_again():
     dev, logits = jax_ops.put(c.table), logits_of(2, c.vocab)
     kept = set()
     for seed in range(4):
-        filters = [mw.filter_sids(c.table, np.random.default_rng(seed).random(len(c.rows)) < 0.02) for _ in "12"]
+        filters = [c.table.filter(np.random.default_rng(seed).random(len(c.rows)) < 0.02) for _ in "12"]
         kept.add((np.asarray(masked(jax_ops.filtered(dev, filters), logits)) > -np.inf).tobytes())
     assert len(kept) > 1
     assert len(traces) == 1
@@ -299,7 +299,7 @@ def test_torch_compile_and_a_table_with_filters_agree_with_eager():
     from maskwright.runtime import torch_ops
 
     c = case("tails beside masks")
-    dev = torch_ops.filtered(torch_ops.put(c.table), [mw.filter_sids(c.table, keep) for keep in keeps(c, 1)[:2]])
+    dev = torch_ops.filtered(torch_ops.put(c.table), [c.table.filter(keep) for keep in keeps(c, 1)[:2]])
     logits = torch.tensor(logits_of(2, c.vocab))
     step = torch.compile(torch_ops.select, backend="eager", fullgraph=True)
     state, scores = torch_ops.start(dev, 2), torch.zeros(2, 1)
@@ -316,7 +316,7 @@ def test_torch_compile_and_a_table_with_filters_agree_with_eager():
 def test_a_matcher_under_a_filter_allows_what_leads_to_a_kept_sequence(kind, budget):
     c = case(kind)
     for seed, keep in enumerate(keeps(c, 8)):
-        kept, one = c.kept(keep), mw.filter_sids(c.table, keep)
+        kept, one = c.kept(keep), c.table.filter(keep)
         assert one.min_length == min(map(len, kept))
         limit = one.min_length + 1 if budget else None
         rng = np.random.default_rng(seed)
@@ -349,7 +349,7 @@ def test_the_logits_processor_gives_each_element_its_filter_and_keeps_an_end_in_
     for kind in ("tails beside masks", "lengths and eos"):
         c = case(kind)
         chosen = keeps(c, 9)[:2]
-        filters = [mw.filter_sids(c.table, keep) for keep in chosen]
+        filters = [c.table.filter(keep) for keep in chosen]
         eos = c.table.eos if c.table.eos is not None else c.vocab
         most = max(min(map(len, c.kept(keep))) for keep in chosen)
         processor = ConstraintLogitsProcessor(filters, max_tokens=most, eos_token_ids=eos)
@@ -362,21 +362,21 @@ def test_the_logits_processor_gives_each_element_its_filter_and_keeps_an_end_in_
         for row, tokens in enumerate(ids[:, 1:].tolist()):
             sequence = tuple(tokens[: tokens.index(eos)] if eos in tokens else tokens)
             assert sequence in c.kept(chosen[row // 2])
-        with pytest.raises(mw.ConstraintError, match="the filter keeps no item"):
+        with pytest.raises(mw.errors.ConstraintError, match="the filter keeps no item"):
             ConstraintLogitsProcessor([filters[0] & ~filters[0]], eos_token_ids=eos)
 
 
 def test_what_is_of_another_table_or_without_filters_is_refused():
     table, other = mw.compile_sids([[3, 1], [0, 2]], 4), mw.compile_sids([[3, 1], [0, 2]], 4)
-    kept, foreign = mw.filter_sids(table, [True, False]), mw.filter_sids(other, [True, False])
-    with pytest.raises(mw.ConstraintError, match="filters of different tables"):
+    kept, foreign = table.filter([True, False]), other.filter([True, False])
+    with pytest.raises(mw.errors.ConstraintError, match="filters of different tables"):
         kept & foreign
     for name in ALL:
         ops, into = backend(name)
         placed = ops.put(table)
         dev = ops.filtered(placed, [kept])
         assert out(ops.contains(dev, into(np.array([[3, 1], [0, 2], [0, 1]])))).tolist() == [True, True, False]
-        with pytest.raises(mw.ConstraintError, match="of another table") as found:
+        with pytest.raises(mw.errors.ConstraintError, match="of another table") as found:
             ops.filtered(placed, [foreign])
         assert found.value.argument == "filters"
         with pytest.raises(ValueError, match="begin with start"):
@@ -389,7 +389,7 @@ def test_what_is_of_another_table_or_without_filters_is_refused():
         text = ops.put(mw.compile_regex("a", mw.Vocabulary.from_bytes([b"", b"a"], eos=0)))
         with pytest.raises(TypeError, match="of a table of sequences"):
             ops.filtered(text, [kept])
-    with pytest.raises(TypeError, match="not the table of a text"):
-        mw.filter_sids(mw.compile_regex("a", mw.Vocabulary.from_bytes([b"", b"a"], eos=0)), [True])
+    with pytest.raises(TypeError, match="the table of a text has no items"):
+        mw.compile_regex("a", mw.Vocabulary.from_bytes([b"", b"a"], eos=0)).filter([True])
     copied = pickle.loads(pickle.dumps(kept))
     assert copied.contains([[3, 1], [0, 2]]).tolist() == [True, False]

@@ -9,6 +9,7 @@ import pytest
 
 import maskwright as mw
 from maskwright.runtime import numpy_ops
+from maskwright.table.sid_filter import SidFilter
 from tests.marks import marked
 from tests.runtime.device.test_operations import ALL, FAST, backend, out
 
@@ -75,7 +76,7 @@ def sids(count: int, vocab: int, low: int = 0) -> list[list[int]]:
 
 
 def filtered(of: Any, count: int) -> Any:
-    return mw.filter_sids(of, np.random.default_rng(count).random(count) < 0.6)
+    return of.filter(np.random.default_rng(count).random(count) < 0.6)
 
 
 ENDED = [row[: 1 + i % 3] for i, row in enumerate(sids(300, 31))]  # tokens below and above the end, which is 12
@@ -95,7 +96,7 @@ KINDS: dict[str, Any] = {
 
 
 def placed(ops: Any, made: Any) -> Any:
-    if isinstance(made, mw.SidFilter):
+    if isinstance(made, SidFilter):
         is_placed = ops is numpy_ops and isinstance(made.table, mw.TransitionTable)
         of = made.table if is_placed else ops.put(made.table)
         return ops.filtered(of, [made], [0])

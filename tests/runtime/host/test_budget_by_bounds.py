@@ -94,7 +94,7 @@ def test_an_ending_that_rows_left_out_is_not_forced(monkeypatch: pytest.MonkeyPa
             while not matcher.is_terminated:
                 assert matcher.advance(rng.choice(sorted(allowed(matcher))))
             ended += 1
-        except mw.BudgetError as error:  # which says that no end is known
+        except mw.errors.BudgetError as error:  # which says that no end is known
             refused += error.limit is None
     assert ended
     assert ended + refused == 30
@@ -104,7 +104,7 @@ def test_a_mask_that_takes_long_ends_with_its_second_and_may_be_asked_for_again(
     pattern = "(?=.*a.{20}b)(?=.*c.{25}d)(?=.*e.{22}f).*x.{30}"
     table = mw.compile_regex(pattern, VOCABULARY, flags="a", budget=mw.Budget(seconds=1))
     began = time.thread_time()
-    with pytest.raises(mw.ConstraintError):
+    with pytest.raises(mw.errors.ConstraintError):
         mw.Matcher(table, VOCABULARY, max_tokens=120, may_complete=False)
     assert time.thread_time() - began < 5, "it took 12 s without a limit"
     assert mw.Matcher(table, VOCABULARY).mask().any()

@@ -21,6 +21,7 @@ from maskwright.runtime import numpy_ops
 from maskwright.runtime.device.device_table import State
 from maskwright.runtime.host import matrix_reader
 from maskwright.runtime.host.bitmask_rows import fill_bitmasks
+from maskwright.table.sorted_matrix import SortedMatrix
 from tests.oracles import naive
 from tests.runtime.device.test_graph_operations import bits_of, random_table, seeds, some
 from tests.strategies import tokenizer_zoo
@@ -333,7 +334,7 @@ def test_what_a_matcher_cannot_be_made_of_is_refused():
         mw.Matcher([])
     with pytest.raises(TypeError, match=r"a Matcher takes a Vocabulary, not str: .* Vocabulary\.from_bytes"):
         mw.Matcher(table, "x")
-    with pytest.raises(mw.VocabularyMismatchError, match="pass the vocabulary that it was compiled with"):
+    with pytest.raises(mw.errors.VocabularyMismatchError, match="pass the vocabulary that it was compiled with"):
         mw.Matcher(table, small("x y"))
     with pytest.raises(ValueError, match="max_tokens=0 is less than the shortest match, 1 tokens"):
         mw.Matcher(table, max_tokens=0)
@@ -601,14 +602,14 @@ def test_members_can_be_written_as_the_tokenizer_writes_them_and_nothing_else_ca
         try:
             table = mw.compile_regex(pattern, vocab)
             least = mw.compile_regex(pattern, vocab, lazy=False).min_length
-        except mw.ConstraintError:  # no text of this kind can be written with it
+        except mw.errors.ConstraintError:  # no text of this kind can be written with it
             continue
         for length in (8, 30):
             for _ in range(4):
                 try:
                     member = dfa.sample(rng, max(length, len(dfa.shortest() or b"")))
                     tokens = vocab.encode(member)
-                except mw.ConstraintError:  # it has no tokens for this one
+                except mw.errors.ConstraintError:  # it has no tokens for this one
                     continue
                 assert vocab.decode(tokens) == member
                 tried += 1
@@ -630,7 +631,7 @@ def test_members_can_be_written_as_the_tokenizer_writes_them_and_nothing_else_ca
 # ------------------------------------------------------------------------------------------ as engines drive them
 
 
-def constraints() -> list[mw.LazyTable | mw.TransitionTable | mw.SortedMatrix]:
+def constraints() -> list[mw.LazyTable | mw.TransitionTable | SortedMatrix]:
     """Return one of each kind that a matcher reads: without calls, with calls, lazy, a matrix, and one without EOS."""
     vocab = tokenizer_zoo.byte_level_bpe()[1]
     nested = {"type": "object", "properties": {"a": {"type": "array", "items": {"enum": [1, "x"]}}}}

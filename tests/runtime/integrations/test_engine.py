@@ -156,7 +156,7 @@ def test_a_model_of_fewer_outputs_than_there_are_tokens_is_refused(kind, wanted,
     table = mw.compile_grammar('start: "a" start "a" | "ab"', vocab) if wanted < 0 else tables[wanted]
     engine = Engine(narrow, vocab, rows=2)
     engine.add([3, 4], table, max_tokens=30, jump=False, complete=wanted > 0)
-    with pytest.raises(mw.VocabularyMismatchError):
+    with pytest.raises(mw.errors.VocabularyMismatchError):
         engine.run()
 
 
@@ -339,7 +339,7 @@ def test_mistakes_are_named(model, vocab, tables):
         Engine(model, vocab, eos=5)
     for wrong, said in ((-1, "not -1"), ([0, 10**6], "not 1000000"), ([], "empty list"), ("0", "not '0'")):
         for into in (vocab, None):
-            with pytest.raises(mw.ConstraintError, match=f"eos .*{said}"):
+            with pytest.raises(mw.errors.ConstraintError, match=f"eos .*{said}"):
                 Engine(model, into, eos=wrong)
     with pytest.raises(TypeError, match="a Vocabulary, not Arena"):
         Engine(model, mw.Arena(vocab))
@@ -356,9 +356,9 @@ def test_mistakes_are_named(model, vocab, tables):
         Engine(model).add([3], tables[1], max_tokens=3)
     named = Engine(model, eos=0)
     named.add([3], tables[1], max_tokens=3)
-    with pytest.raises(mw.VocabularyMismatchError, match="compile it with the engine's"):
+    with pytest.raises(mw.errors.VocabularyMismatchError, match="compile it with the engine's"):
         named.add([3], mw.compile_regex("a", other), max_tokens=3)
-    with pytest.raises(mw.VocabularyMismatchError):
+    with pytest.raises(mw.errors.VocabularyMismatchError):
         engine.add([3], mw.compile_regex("a", other), max_tokens=3)
     assert not engine.busy
     assert json.dumps(engine.calls) == "0"

@@ -138,11 +138,11 @@ def test_speculation_writes_the_greedy_text_of_a_model_of_transformers(kind, bra
     texts = target.prompts(**prompts())
     dev = torch_ops.put(table(of), budgets=True)
     found = speculative_sample(
-        target, draft, dev, None, ops=torch_ops, prompts=texts, max_length=16, branches=branches, temperature=0
+        target, draft, dev, None, ops=torch_ops, prompts=texts, max_tokens=16, branches=branches, temperature=0
     )
     assert rows_of(found) == [tuple(greedy(kind, table(of), text, 16)) for text in texts]
     itself = speculative_sample(
-        target, target, dev, None, ops=torch_ops, prompts=texts, max_length=16, branches=branches, temperature=0
+        target, target, dev, None, ops=torch_ops, prompts=texts, max_tokens=16, branches=branches, temperature=0
     )
     assert rows_of(itself) == rows_of(found)
     assert itself.accepted.tolist() == itself.tried.tolist()
@@ -155,7 +155,7 @@ def test_log_probabilities_are_those_of_plain_passes_over_what_was_written(kind,
     read = TransformersReader(model(kind))
     texts = read.prompts(**prompts())
     random = torch.Generator().manual_seed(0)
-    options = {"ops": torch_ops, "prompts": texts, "max_length": 24, "vocabulary": vocabulary()}
+    options = {"ops": torch_ops, "prompts": texts, "max_tokens": 24, "vocabulary": vocabulary()}
     if branches is None:
         found = sample_jumping(read, table("schema"), random, **options)
     else:
@@ -193,12 +193,12 @@ def test_drafts_beyond_the_last_position_do_no_harm_and_texts_beyond_it_are_refu
     options = {"ops": torch_ops, "prompts": [[1, 2, 3, 4]] * 6, "branches": branches}
     for seed in range(3):
         draft = TransformersReader(made(name, {**KINDS[kind][1], **at_most}, seed + 1))
-        found = speculative_sample(small, draft, dev, torch.Generator().manual_seed(seed), max_length=8, **options)
+        found = speculative_sample(small, draft, dev, torch.Generator().manual_seed(seed), max_tokens=8, **options)
         assert found.valid.all()
     with pytest.raises(ValueError, match="positions for: shorten"):
-        speculative_sample(small, small, dev, torch.Generator().manual_seed(0), max_length=9, **options)
+        speculative_sample(small, small, dev, torch.Generator().manual_seed(0), max_tokens=9, **options)
     with pytest.raises(ValueError, match="positions for: shorten"):
-        sample_jumping(small, of, None, ops=torch_ops, prompts=[[1] * 12], max_length=1, temperature=0)
+        sample_jumping(small, of, None, ops=torch_ops, prompts=[[1] * 12], max_tokens=1, temperature=0)
 
 
 @pytest.mark.long

@@ -190,7 +190,7 @@ def test_a_sorted_matrix_verifies_as_a_table_does(verify):
 
 
 @pytest.mark.parametrize("verify", ["step", "end", "none"])
-def test_max_length_means_the_same_however_drafts_are_verified(verify):
+def test_max_tokens_means_the_same_however_drafts_are_verified(verify):
     """No sequence has more tokens; drafts that nothing verifies all have as many."""
     head, dev = head_of(6, 3), torch_ops.put(mw.compile_sids(some_sids(6, 2, 20), 6))
     prefill = prefill_for(head, 2)
@@ -199,24 +199,24 @@ def test_max_length_means_the_same_however_drafts_are_verified(verify):
         return self_draft_search(head, prefill, dev, beams=6, verify=verify, **options)
 
     for most in (2, 3):
-        found = search(max_length=most)
+        found = search(max_tokens=most)
         assert found.valid.any()
         assert set(found.lengths[found.valid].tolist()) == {most if verify == "none" else 2}
         if verify == "none":
             with torch.no_grad():
                 step, cache = head.decoder(prefill(head.placeholders), 6)
-                free = beam_search(step, cache, None, ops=torch_ops, batch=2, beams=6, max_length=most)
+                free = beam_search(step, cache, None, ops=torch_ops, batch=2, beams=6, max_tokens=most)
             assert torch.equal(found.tokens, free.tokens)
         elif most == 2:
             assert all(torch.equal(a, b) for a, b in zip(found, search(), strict=True))
-    with pytest.raises(ValueError, match="max_length=0" if verify == "end" else "must be positive"):
-        search(max_length=0)
+    with pytest.raises(ValueError, match="max_tokens=0" if verify == "end" else "must be positive"):
+        search(max_tokens=0)
     if verify == "none":
         with pytest.raises(ValueError, match="the head drafts 3 tokens"):
-            search(max_length=4)
+            search(max_tokens=4)
     else:
-        with pytest.raises(ValueError, match=r"max_length=1 is less than .*, 2 tokens: nothing could be"):
-            search(max_length=1)
+        with pytest.raises(ValueError, match=r"max_tokens=1 is less than .*, 2 tokens: nothing could be"):
+            search(max_tokens=1)
 
 
 @few
@@ -558,7 +558,7 @@ def test_the_head_is_driven_by_the_ordinary_beam_search():
     prefill, dev = prefill_for(head, 2), torch_ops.put(mw.compile_sids(some_sids(5, 3, 30), 5))
     with torch.no_grad():
         step, cache = head.decoder(prefill(head.placeholders), 4)
-        expected = beam_search(step, cache, dev, ops=torch_ops, batch=2, beams=4, max_length=3)
+        expected = beam_search(step, cache, dev, ops=torch_ops, batch=2, beams=4, max_tokens=3)
     found = self_draft_search(head, prefill, dev, beams=4)
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
@@ -578,7 +578,7 @@ def test_drafts_that_do_not_exist_are_no_members_even_where_the_first_token_of_a
 def test_a_set_of_another_vocabulary_and_one_that_was_not_put_are_refused():
     head, hidden = DraftHead(8, 3, 2), torch.randn(1, 3, 8)
     for verify in ("step", "end"):
-        with pytest.raises(mw.VocabularyMismatchError):
+        with pytest.raises(mw.errors.VocabularyMismatchError):
             self_draft_search(
                 head, lambda placeholders: hidden, torch_ops.put(mw.compile_sids([[0, 9]], 10)), beams=2, verify=verify
             )

@@ -118,7 +118,7 @@ def test_what_a_model_is_configured_with_decides_where_texts_begin_and_end(model
     for text in mw.generate(model, tokenizer, ["a", "b"] * 3, regex="[a-f]{3,9}", do_sample=True):
         assert re.fullmatch("[a-f]{3,9}", text)
     monkeypatch.setattr(model.generation_config, "max_time", 0.0)
-    with pytest.raises(mw.ConstraintError, match="ended before a text was complete"):
+    with pytest.raises(mw.errors.ConstraintError, match="ended before a text was complete"):
         mw.generate(model, tokenizer, "a", regex="[a-c]{50}")
 
 
@@ -185,7 +185,7 @@ def test_what_cannot_be_done_is_refused_by_name(model, tokenizer):
         mw.generate(model, tokenizer, "a")
     with pytest.raises(TypeError, match="schema, regex given"):
         mw.generate(model, tokenizer, "a", schema=CITY, regex="a")
-    with pytest.raises(mw.SchemaError) as refused:
+    with pytest.raises(mw.errors.SchemaError) as refused:
         mw.generate(model, tokenizer, "a", schema={"properties": {"id": {"type": "string", "pattern": r"^(\w)\1$"}}})
     assert refused.value.pointer == "/properties/id/pattern"
     with pytest.raises(ValueError, match="max_new_tokens=3 leaves room"):
@@ -198,7 +198,7 @@ def test_what_cannot_be_done_is_refused_by_name(model, tokenizer):
     for prompts in ({"role": "user", "content": "a"}, [["a"]], [1]):
         with pytest.raises(TypeError, match="prompts must be texts"):
             mw.generate(model, tokenizer, prompts, regex="a")
-    with pytest.raises(mw.ConstraintError):
+    with pytest.raises(mw.errors.ConstraintError):
         mw.generate(model, tokenizer, "a", regex="(a|b)*c{2000}", budget=mw.Budget(states=10))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import maskwright as mw
+from maskwright.table.sorted_matrix import SortedMatrix
 from tests.strategies import tokenizer_zoo
 
 torch = pytest.importorskip("torch")
@@ -236,7 +237,7 @@ def test_encoder_decoder_models_write_matches(mode, how):
 
 
 @cache
-def sids() -> tuple[np.ndarray, mw.TransitionTable, mw.SortedMatrix]:
+def sids() -> tuple[np.ndarray, mw.TransitionTable, SortedMatrix]:
     """Sequences of which some are forced after a token or two, as a table and as a matrix."""
     rows = np.random.default_rng(0).integers(1, 12, (80, 4))
     rows[::4, 1:] = [5, 5, 7]
@@ -325,12 +326,12 @@ def test_an_end_that_stands_inside_sequences_is_refused_by_name(end):
         mw.compile_sids(dense, 25, eos=EOS), mw.compile_sequences([[1, 5], [3, 5, 4, 6, 2]], vocab_size=25),
     ):  # fmt: skip
         for beside in (mw.sort_sids([[1, 5, 3]], 25), None):
-            with pytest.raises(mw.ConstraintError, match=message):
+            with pytest.raises(mw.errors.ConstraintError, match=message):
                 ConstraintLogitsProcessor([beside, one], eos_token_ids=end)
         if one.eos is not None:
             of_same_end = mw.compile_sids([[1, 5, 3]], 25, eos=one.eos)
             for options in ({}, {"num_beams": 3}, {"do_sample": True}):
-                with pytest.raises(mw.ConstraintError, match=message):
+                with pytest.raises(mw.errors.ConstraintError, match=message):
                     generate(
                         llama(25), prompts(2), custom_generate=constrained_generate, tables=[of_same_end, one],
                         eos_token_id=end, **options,
@@ -409,7 +410,7 @@ def test_ends_inside_texts_of_a_grammar_without_a_finite_table_are_seen_when_the
         assert at_start.tolist() == allowed_by(mw.Matcher(one))
         assert torch.isfinite(processor(torch.tensor([[7, 7, 3], [7, 7, 3]]), scores)).any(dim=1).all()
         assert one.is_complete is finite
-        with pytest.raises(mw.ConstraintError, match="a text of table 0 can only go on with token 9"):
+        with pytest.raises(mw.errors.ConstraintError, match="a text of table 0 can only go on with token 9"):
             processor(torch.tensor([[7, 7, 3, 3], [7, 7, 3, 5]]), scores)
 
 
@@ -1004,7 +1005,7 @@ def test_a_placed_table_that_does_not_fit_is_refused():
         generate(llama(12), small_inputs(), custom_generate=constrained_generate,
                  tables=place(mw.compile_sids([[1, 2]], 12), "meta"), max_new_tokens=3)  # fmt: skip
     endless = mw.compile_grammar('start: "a" start "b" | "b" start "a" | start start | "cd"', letters())
-    with pytest.raises(mw.ConstraintError, match="read on demand, anew in each call"):
+    with pytest.raises(mw.errors.ConstraintError, match="read on demand, anew in each call"):
         place(endless)
 
 
@@ -1040,9 +1041,9 @@ def test_other_processors_cannot_break_the_constraint():
 def test_wrong_use_is_refused():
     size, scores = vocabulary().size, torch.zeros(2, vocabulary().size)
     ids = torch.zeros(2, 3, dtype=torch.int64)
-    with pytest.raises(mw.VocabularyMismatchError, match="logits have 100 columns"):
+    with pytest.raises(mw.errors.VocabularyMismatchError, match="logits have 100 columns"):
         ConstraintLogitsProcessor(table())(ids, scores[:, :100])
-    with pytest.raises(mw.VocabularyMismatchError, match=f"EOS is token {size + 7}: this is another model's"):
+    with pytest.raises(mw.errors.VocabularyMismatchError, match=f"EOS is token {size + 7}: this is another model's"):
         ConstraintLogitsProcessor(table(), eos_token_ids=[size + 7])(ids, scores)
     with pytest.raises(TypeError, match="floating-point"):
         ConstraintLogitsProcessor(table())(ids, scores.int())

@@ -1,7 +1,8 @@
-"""`LiveCatalogue`: a catalogue whose items come and go while it is decoded with."""
+"""`ItemStore`: the items of a catalogue that lives, which come and go while it is decoded with, and their log."""
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -10,72 +11,49 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import Advice, ConstraintError
+from ..errors import ConstraintError
 from ..table.item_ids import ItemIds
 from ..table.item_updates import bytes_of_delete, bytes_of_insert, delete_of_bytes, insert_of_bytes
 from ..table.live_items import GrowingArray, ItemIndex, LiveItems
 from ..table.live_sids import LiveSids
+from ..table.snapshot import Snapshot
 from ..table.sorted_matrix import SortedMatrix
-from ..table.update_log import DELETE, INSERT, UpdateLog, check_apart
-from .catalogue import Catalogue
-from .live_file import ItemRows, read_live, write_live
+from ..table.update_log import DELETE, INSERT, Covered, UpdateLog, check_apart
+from .catalogue_file import CatalogueHeader, ItemRows, read_live, write_live
 from .sequences import rectangle, sort_sids
 
 
-class LiveCatalogue:
-    """A catalogue that takes items in and lets them go, between the steps of running searches.
+class ItemStore:
+    """Items that come and go between the steps of running searches, and an optional log of what came and went.
 
-    catalogue: of kind "matrix", the items that it begins with. capacity, widths: as of `LiveSids`. log: a file to which
-    each update is written, with the ids of items, before the call returns; where it exists, its updates are made again
-    first, up to the last that is whole. One live catalogue at a time writes to a log, until `close`.
+    Args:
+        header: what the catalogue says beside its items.
+        rows: the items that it begins with, of which `matrix` has those that are live.
+        matrix: the sorted matrix of their tokens.
+        capacity, widths: as of `LiveSids`.
+        log: the file to which each update is written before the call returns. Updates in it are made again first.
+        covered: how much of the log is in `rows` already.
 
-    `publish` returns a `Catalogue` of what is in it: its `table`, a `Snapshot`, goes on a device, `filter` and
-    `without` make filters of it, and `items` returns ids of what was found. Items are rows: those that it began with in
-    their order, then each inserted one, in the order of the calls. A row is never used again, so columns over the items
-    only grow. All methods may be called from any thread.
+    Items are rows: those that it began with in their order, then each inserted one, in the order of the calls. A row is
+    never used again, so columns over the items only grow. All methods may be called from any thread.
 
-    Raises ConstraintError for a catalogue that is not of kind "matrix"; TableFileError for a file that is no log, one
-    of another catalogue, one that is damaged before its end, and one that another live catalogue writes to.
-
-    >>> live = LiveCatalogue(Catalogue.of([[3, 1], [3, 0]], ["shoe", "hat"], 12, offsets=[0, 4], kind="matrix"))
-    >>> live.insert([[2, 2]], ["sock"])
-    >>> live.delete(["hat"])
-    >>> now = live.publish()
-    >>> now.items(now.states([[3, 5], [3, 4], [2, 6]]))
-    ['shoe', 'sock']
+    Raises:
+        TableFileError: for a file that is no log, one of another catalogue, one that is damaged before its end, and one
+            that another store writes to.
     """
 
     def __init__(
         self,
-        catalogue: Catalogue,
-        capacity: int = 1 << 16,
+        header: CatalogueHeader,
+        rows: ItemRows,
+        matrix: SortedMatrix,
+        capacity: int,
         *,
-        widths: tuple[int, ...] | None = None,
-        log: str | Path | None = None,
+        widths: tuple[int, ...] | None,
+        log: str | os.PathLike[str] | None,
+        covered: Covered | None = None,
     ) -> None:
-        if not isinstance(catalogue, Catalogue):
-            raise TypeError(f"catalogue must be a Catalogue, not a {type(catalogue).__name__}")
-        matrix = catalogue.table
-        if not isinstance(matrix, SortedMatrix):
-            raise ConstraintError(
-                "live catalogues are of sorted matrices, and this catalogue has another table",
-                remedies=[Advice('Make it with {}="matrix"', ("kind",))],
-            )
-        tokens = np.empty((matrix.num_items, matrix.length), matrix.columns.dtype)
-        order = matrix.item_row if matrix.item_row.size else slice(None)
-        counts = np.diff(matrix.item_start) if matrix.item_start.size else 1
-        for level, column in enumerate(matrix.columns):
-            tokens[order, level] = np.repeat(column, counts)
-        rows = ItemRows(tokens, np.ones(len(tokens), np.bool_), catalogue.ids)
-        self._begin(catalogue, matrix, rows, capacity, widths)
-        if log is not None:
-            self._recover(UpdateLog(Path(log), rows.header(matrix.vocab_size)))
-
-    def _begin(
-        self, first: Catalogue, matrix: SortedMatrix, rows: ItemRows, capacity: int, widths: tuple[int, ...] | None
-    ) -> None:
-        """Begin with rows of items, of which a matrix has those that are live. first: has all but the items."""
-        self._first = first
+        self.header = header
         self._sids = LiveSids(matrix, capacity, widths=widths)
         self._lock, self._saving = threading.Lock(), threading.Lock()
         self._owner = object()
@@ -83,33 +61,8 @@ class LiveCatalogue:
         self._closed = False
         self._tokens, self._live, self._ids = GrowingArray(rows.tokens), GrowingArray(rows.live), _GrowingIds(rows.ids)
         self._index = ItemIndex(matrix, rows.tokens, rows.live.copy())
-
-    @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        capacity: int = 1 << 16,
-        *,
-        widths: tuple[int, ...] | None = None,
-        log: str | Path | None = None,
-    ) -> LiveCatalogue:
-        """Return a live catalogue that begins with what `compact(save=path)` wrote, and makes the log's updates.
-
-        Rows of items are what they were. log: the one that was written to when the file was saved, or another. Raises
-        FileNotFoundError; TableFileError for a file that is no live catalogue or was damaged, and as `LiveCatalogue`
-        does for the log.
-        """
         if log is not None:
-            check_apart(path, Path(log))
-        first, rows, covered = read_live(path)
-        matrix = first.table
-        assert isinstance(matrix, SortedMatrix)
-        made = cls.__new__(cls)
-        header = rows.header(matrix.vocab_size)
-        made._begin(first, matrix, rows, capacity, widths)
-        if log is not None:
-            made._recover(UpdateLog(Path(log), header, covered))
-        return made
+            self._recover(UpdateLog(Path(log), rows.header(matrix.vocab_size), covered))
 
     def _recover(self, log: UpdateLog) -> None:
         """Make the updates of a log again, and write to it from now on."""
@@ -128,7 +81,7 @@ class LiveCatalogue:
         self._log = log
 
     def close(self) -> None:
-        """Close the log, so that another live catalogue may write to it. Updates of this one then raise ValueError."""
+        """Close the log, so that another store may write to it. Updates of this one then raise ValueError."""
         with self._saving, self._lock:
             self._closed = True
             if self._log is not None:
@@ -152,12 +105,6 @@ class LiveCatalogue:
         self._index.append(range(first, first + len(tokens)), tokens)
 
     @property
-    def num_items(self) -> int:
-        """How many items are in it."""
-        with self._lock:
-            return int(self._live.view().sum())
-
-    @property
     def num_delta(self) -> int:
         """How many sequences were inserted that the base does not have: `capacity` at most."""
         return self._sids.num_delta
@@ -178,7 +125,7 @@ class LiveCatalogue:
         self._ids.check(ids)
         matrix = self._sids.base
         tokens = np.empty(codes.shape, matrix.columns.dtype)
-        self._first.code_tokens.tokens(codes, tokens, matrix.vocab_size)
+        self.header.code_tokens.tokens(codes, tokens, matrix.vocab_size)
         with self._lock:
             self._check_open()
             self._sids.update(INSERT, tokens, lambda: self._record(INSERT, bytes_of_insert(tokens, ids)))
@@ -202,24 +149,20 @@ class LiveCatalogue:
             self._sids.update(DELETE, self._tokens.view()[rows], lambda: self._record(DELETE, bytes_of_delete(rows)))
             live[rows] = False
 
-    def publish(self) -> Catalogue:
-        """Return the catalogue as it is now, for searches that begin from now on.
-
-        Its rows of items are all that ever were, see the class; those of deleted items are never found.
-        """
+    def publish(self) -> tuple[Snapshot, ItemIds]:
+        """Return the items as they are now, with the ids of all rows that ever were."""
         with self._lock:
             snapshot = self._sids.publish()
             self._follow(snapshot.base.matrix)
             items = LiveItems(self._index, self._tokens.view(), self._live.view().copy(), self._owner)
-            return replace(self._first, table=replace(snapshot, items=items), ids=self._ids.view())
+            return replace(snapshot, items=items), self._ids.view()
 
-    def compact(self, save: str | Path | None = None) -> None:
+    def compact(self, save: str | os.PathLike[str] | None = None) -> None:
         """Join base and delta, as `LiveSids.compact` does: in a thread of its own, while all else goes on.
 
-        save: where to write all rows of items, for `load`. Once they are on the disk, a log begins anew, with nothing
-        but what came meanwhile. A crash at any time loses no update: keep the two files together. Raises
-        ConstraintError if no item is left to save, and OSError if the file cannot be written: the log then goes on as
-        it was.
+        save: where to write all rows of items, for `opened`. Once they are on the disk, a log begins anew, with nothing
+        but what came meanwhile. A crash at any time loses no update. Raises ConstraintError if no item is left to save,
+        and OSError if the file cannot be written: the log then goes on as it was.
         """
         with self._saving:
             if save is not None:
@@ -237,10 +180,11 @@ class LiveCatalogue:
             if save is None or live is None:
                 return
             if not live.any():
-                raise ConstraintError("there is no item left: nothing could be decoded", argument="save")
+                raise ConstraintError("there is no item left: nothing could be decoded")
             rows = ItemRows(tokens, live, ids)
-            header = rows.header(self._sids.base.vocab_size)
-            write_live(save, self._first, rows, covered)
+            size = self._sids.base.vocab_size
+            header = rows.header(size)
+            write_live(save, self.header, rows, size, covered)
             if self._log is not None and covered is not None:
                 with self._lock:
                     self._log.restart(header, covered)
@@ -250,20 +194,32 @@ class LiveCatalogue:
         if self._index.base is not base:
             self._index = ItemIndex(base, self._tokens.view(), self._live.view().copy())
 
-    def catalogue(self) -> Catalogue:
-        """Return what is in it as a catalogue by itself, such as to save it: its rows are the live ones, in order.
-
-        Raises ConstraintError if there is no item.
-        """
+    def live_rows(self) -> tuple[SortedMatrix, ItemIds]:
+        """Return the live items alone, numbered anew. Raises ConstraintError if there is none."""
         with self._lock:
             live, tokens, ids = self._live.view().copy(), self._tokens.view(), self._ids.view()
         rows = np.flatnonzero(live)
         if not rows.size:
             raise ConstraintError("there is no item left: nothing could be decoded")
-        return replace(self._first, table=sort_sids(tokens[rows], self._sids.base.vocab_size), ids=ids.take(rows))
+        return sort_sids(tokens[rows], self._sids.base.vocab_size), ids.take(rows)
 
-    def __repr__(self) -> str:
-        return f"LiveCatalogue({self.num_items:,} items, {self._sids.base!r}, {self.num_delta:,} sequences besides)"
+    @classmethod
+    def opened(
+        cls,
+        path: str | os.PathLike[str],
+        vocabulary: str | None,
+        capacity: int,
+        *,
+        widths: tuple[int, ...] | None,
+        log: str | os.PathLike[str] | None,
+    ) -> ItemStore:
+        """Return the store that `compact(save=path)` wrote, with the updates of a log.
+
+        Raises FileNotFoundError; TableFileError for a file that is no live catalogue or was damaged, and as the class
+        does for the log; VocabularyMismatchError for another vocabulary's.
+        """
+        header, rows, matrix, covered = read_live(path, vocabulary)
+        return cls(header, rows, matrix, capacity, widths=widths, log=log, covered=covered)
 
 
 class _GrowingIds:
