@@ -83,6 +83,17 @@ def test_tests_of_the_core_are_collected_without_optional_packages():
                 checked |= {*found, *(f"{name}_ops" for name in found)}
 
 
+def test_no_test_file_reads_another():
+    """A test changes without looking at others: what several need is in `support`, `strategies` and `oracles`."""
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        own = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        named = set(re.findall(r"\btests(?:\.\w+)*\.test_\w+", path.read_text()))
+        assert named <= {own}, f"{path.relative_to(ROOT)} names {named}"
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests"):
+                assert not any(each.name.startswith("test_") for each in node.names), f"{own}:{node.lineno}"
+
+
 def test_engines_are_asked_for_in_the_releases_that_were_tested():
     extras = PROJECT["project"]["optional-dependencies"]
     assert {name.lower() for name in TESTED} == ENGINES

@@ -14,7 +14,7 @@ from maskwright.compile.live_file import read_live
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode import beam_search
 from maskwright.table import file, live_sids, update_log
-from tests.table.test_sorted_matrix import some_logits
+from tests.strategies.item_sets import some_logits
 
 V, L, CODES = 24, 3, 6
 OFFSETS = [0, 6, 12]

@@ -16,10 +16,9 @@ from maskwright.automata.string_content import Content
 from maskwright.compile.regex.lower import to_dfa
 from maskwright.errors import BudgetError, MaskwrightError
 from maskwright.kernels.limits import UNREACHABLE
-from tests.compile.json_schema.test_json_schema import PIECES, TIMES, TREE, vocabulary
-from tests.lazy.test_lazy import LONG, tokens_of
 from tests.strategies.odd_schemas import schemas as odd_schemas
 from tests.strategies.random_schemas import schemas
+from tests.support.json_texts import LONG, PIECES, TIMES, TREE, tokens_of, vocabulary
 
 RANDOM = settings(deadline=None, suppress_health_check=list(HealthCheck))
 RECURRING = {

@@ -17,7 +17,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import maskwright as mw
@@ -33,40 +33,15 @@ from maskwright.lazy.pushdown.header import ALL_BYTES, AT_FREE_BYTES, AT_FREE_GR
 from maskwright.lazy.pushdown.string_mask_cache import StringMaskCache
 from maskwright.runtime.host import stack_reader
 from maskwright.vocabulary.characters import BYTE_GROUP
-from tests.compile.json_schema.test_json_schema import PIECES, TIMES, TREE, vocabulary
 from tests.strategies.odd_schemas import schemas as odd_schemas
 from tests.strategies.random_schemas import schemas
 from tests.strategies.tokenizer_zoo import tekken
-
-LAYOUTS = ({}, {"whitespace": "compact"}, {"whitespace": (", ", ": ")}, {"ascii": True}, {"any_order": True})
-RANDOM = settings(deadline=None, suppress_health_check=list(HealthCheck))
-LONG = {
-    "type": "object",
-    "properties": {
-        "any": {"type": "string", "maxLength": 90},
-        "some": {"type": "string", "minLength": 3},
-        "few": {"type": "string", "minLength": 2, "maxLength": 5},
-        "word": {"type": "string", "pattern": "^[a-z]{1,40}$"},
-        "unicode": {"type": "string", "pattern": r"^[^\s]+$"},
-        "somewhere": {"type": "string", "pattern": "[0-9]{2}-x"},
-        "beginning": {"type": "string", "pattern": "^ab"},
-        "date": {"format": "date-time"},
-        "words": {"type": "string", "pattern": r"^(?:\S+\s+){0,6}\S+$", "maxLength": 50},
-        "counted": {"type": "string", "pattern": "^[a-c]*(é[^,]+)?$", "minLength": 2, "maxLength": 8},
-        "mail": {"format": "email"},
-        "many": {"enum": [f"value {i}" for i in range(300)]},
-        "labels": {"anyOf": [{"items": {"pattern": "^[a-m]*$"}}, {"contains": {"pattern": "^[k-z]+$"}}]},
-    },
-}
+from tests.support.json_texts import LAYOUTS, LONG, PIECES, RANDOM, TIMES, TREE, tokens_of, vocabulary
 
 
 def tables(schema, vocab, **options):
     """Return a schema's table, lazy and complete."""
     return (mw.compile_json_schema(schema, vocab, lazy=lazy, **options) for lazy in (True, False))
-
-
-def tokens_of(mask):
-    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
 
 
 def same_along_walks(lazy, complete, vocab, rng, steps, rare=0.5):

@@ -20,12 +20,13 @@ httpx = pytest.importorskip("httpx")
 
 import maskwright as mw  # noqa: E402
 from maskwright.compile.cache.compilers import Compilers, found  # noqa: E402
+from maskwright.serve import loading  # noqa: E402
 from maskwright.serve.constraints import Constraint, Function  # noqa: E402
 from maskwright.serve.refusals import Refused  # noqa: E402
 from maskwright.serve.service import Service  # noqa: E402
 from maskwright.serve.settings import Limits  # noqa: E402
-from tests.serve.test_serve import loading, running, wait  # noqa: E402
 from tests.strategies import deep_sources as deep  # noqa: E402
+from tests.support.servers import running, wait  # noqa: E402
 
 
 def bomb(number):

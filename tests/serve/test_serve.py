@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -41,9 +40,9 @@ from maskwright.compile.grammar.notations import syntax_of  # noqa: E402
 from maskwright.serve import constraints, loading  # noqa: E402
 from maskwright.serve.answers import Call, Calls, DecodedText  # noqa: E402
 from maskwright.serve.call_marks import CallMarks, call_marks  # noqa: E402
-from maskwright.serve.server import Server  # noqa: E402
 from maskwright.serve.service import Service  # noqa: E402
-from maskwright.serve.settings import Access, Limits  # noqa: E402
+from maskwright.serve.settings import Limits  # noqa: E402
+from tests.support.servers import post, running, wait  # noqa: E402
 
 CITY = {
     "type": "object",
@@ -87,47 +86,8 @@ HELLO = [{"role": "user", "content": "hello"}]
 LONG = "[a-z]{700}"
 
 
-@contextlib.contextmanager
-def running(loaded=None, limits=None, slow=0.0, access=None, **options):
-    """A server in a thread; `slow` seconds are added to each of its steps."""
-    service = Service(loaded or loading.tiny(), limits or Limits(), **options)
-    engine, step = service.worker.engine, service.worker.engine.step
-
-    def slower():
-        time.sleep(slow)
-        return step()
-
-    if slow:
-        engine.step = slower
-    server = Server(service, access or Access(port=0))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        wait(lambda: server.started)
-        service.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-        service.thread, service.server = thread, server
-        wait(lambda: service.warm or service.fault)
-        yield service
-    finally:
-        server.should_exit = True
-        thread.join(30)
-        assert not thread.is_alive()
-
-
-def wait(what, seconds=60.0):
-    until = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < until, "it took too long"
-        time.sleep(0.01)
-
-
 def client_of(service):
     return openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0, timeout=60)
-
-
-def post(service, path="/v1/completions", **fields):
-    body = {"model": loading.TINY, **fields}
-    return httpx.post(service.url + path, json=body, timeout=60)
 
 
 @pytest.fixture(scope="module")

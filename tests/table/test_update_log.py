@@ -16,7 +16,7 @@ import pytest
 import maskwright as mw
 from maskwright.errors import TableFileError
 from maskwright.table import file, live_sids, update_log
-from tests.table.test_live_sids import Changing
+from tests.strategies.item_sets import Changing
 
 OPTIONS: dict[str, Any] = {"capacity": 300, "widths": (300,) * 4}
 

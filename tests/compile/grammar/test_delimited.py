@@ -18,8 +18,8 @@ from maskwright.compile.grammar.form import Choice, Grammar, Node, Repeat, Rule,
 from maskwright.compile.grammar.regions import with_lists
 from maskwright.compile.regex.lower import to_dfa
 from maskwright.runtime import numpy_ops
-from tests.compile.grammar.test_grammars import TERMINALS, terminal
 from tests.oracles.naive_grammar import accepts
+from tests.strategies.grammars import TERMINALS, terminal
 from tests.strategies.tokenizer_zoo import tekken
 
 LONGER = [

@@ -16,7 +16,7 @@ import maskwright as mw
 from maskwright.compile.schemas import schema_rules
 from maskwright.lazy.machine.lazy_machine import ByteMachine
 from maskwright.lazy.pushdown.lazy_pushdown import LazyPushdown
-from tests.compile.schemas.test_schema_shapes import (
+from tests.strategies.schema_shapes import (
     Shape,
     arrays_by_item,
     dependent_required,

@@ -20,8 +20,8 @@ from maskwright.errors import ConstraintError, NoTableError, SchemaError
 from maskwright.lazy.lazy_table import LazyTable
 from maskwright.lazy.machine.lazy_machine import ByteMachine
 from maskwright.lazy.protocol import NO_BOUND
-from tests.compile.schemas.test_schema_shapes import kind_last, kinds_by_range, several_contains
 from tests.strategies import random_schemas
+from tests.strategies.schema_shapes import kind_last, kinds_by_range, several_contains
 
 WORDS = [b'{"', b'": ', b'",', b"}}", b'"a"', b"xyz", "日".encode(), "é".encode()[:1] + b"", b"17.", b"[1", b"]}"]
 VOCABULARY = mw.Vocabulary.from_bytes([b"", *(bytes([byte]) for byte in range(256)), *WORDS], eos=0)

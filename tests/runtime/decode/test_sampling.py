@@ -5,15 +5,13 @@ Whatever is random has a fixed seed. A chi-square test fails a correct program w
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import chi2
 
 import maskwright as mw
 from maskwright.runtime import numpy_ops
@@ -31,70 +29,12 @@ from maskwright.runtime.device.device_table import State
 from maskwright.table.states import NestedState
 from tests.marks import marked
 from tests.oracles import naive
-from tests.runtime.device.test_operations import ALL, FAST, backend, every_node, out
+from tests.strategies.tables import every_node
+from tests.support.backends import ALL, FAST, backend, out
+from tests.support.draws import Case, case, fits, seeded
 
 SOME = ["numpy", "torch", pytest.param("jax", marks=pytest.mark.slow)]  # compiling takes JAX seconds
-ERROR = 1e-6  # how often each statistical test would fail a correct program, were its seed not fixed
 DRAWS = {"numpy": 2000, "torch": 20_000, "jax": 8000}  # numpy goes through rows one by one
-
-
-class Case(NamedTuple):
-    """A table whose sequences, within max_length, are known."""
-
-    table: mw.TransitionTable
-    rows: set[naive.Tokens]
-    max_length: int
-
-    @property
-    def vocab(self) -> int:
-        return self.table.vocab_size
-
-
-def members(table: mw.TransitionTable, max_length: int, budgets: bool = True) -> set[naive.Tokens]:
-    """Return all sequences of a table with EOS of at most max_length tokens, by walking the specification.
-
-    budgets: those that may be begun under a budget. Of nested tables these are fewer, as distances are upper bounds.
-    """
-    table, found, live = table.to_table(), set(), [((), (0, ()))]
-    while live:
-        prefix, place = live.pop()
-        for token, target in numpy_ops.moves(table, place).items():
-            if token == table.eos:
-                found.add(prefix)
-            elif len(prefix) < max_length and (
-                not budgets or numpy_ops.distance(table, target) < max_length - len(prefix)
-            ):
-                live.append(((*prefix, token), target))
-    return found
-
-
-@functools.cache
-def case(name: str) -> Case:
-    rng = np.random.default_rng(3)
-    if name.startswith("sids"):
-        rows = rng.integers(1, 8, (30, 3))
-        table = mw.compile_sids(rows, 40, eos=0 if "eos" in name else None)
-        return Case(table, set(map(tuple, rows.tolist())), 3)
-    if name == "ragged":
-        rows = {(1,), (1, 2), (1, 2, 3, 4), (5, 5), (5, 6, 7), (6,), (7, 1, 1, 1), (7, 2)}
-        return Case(mw.compile_sequences(sorted(rows), vocab_size=8, eos=0), rows, 4)
-    if name == "regex":
-        vocab = mw.Vocabulary.from_bytes([b"", b"a", b"b", b"ab", b"bb", b"c"], eos=0)
-        table = mw.compile_regex("(a|bb){0,2}c?", vocab)
-        return Case(table, members(table, 5), 5)
-    if name == "endless":
-        vocab = mw.Vocabulary.from_bytes([b"", b"a", b"b", b"ab", b"c"], eos=0)
-        table = mw.compile_regex("a(b|ab)*c", vocab)
-        return Case(table, members(table, 5), 5)
-    if name == "choices":  # a graph in which few tokens are allowed everywhere: the static way, without levels
-        vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(97, 123))], eos=0)
-        table = mw.compile_regex("ab|acd|b", vocab)
-        return Case(table, members(table, 3), 3)
-    words = [b"", b"[", b"]", b",", b"[[", b"]]", b"[]", b"],[", b"[],"]
-    words += [bytes([b]) for b in range(256) if bytes([b]) not in words]
-    lists = {"type": "array", "items": {"$ref": "#"}, "maxItems": 2}
-    table = mw.compile_json_schema(lists, mw.Vocabulary.from_bytes(words, eos=0), depth=3, whitespace="compact")
-    return Case(table, members(table, 5, budgets=name == "lists"), 5)
 
 
 CASES = ["sids", "sids with eos", "ragged", "regex", "choices", "lists"]
@@ -135,18 +75,6 @@ def run(decoder: Any, name: str, weights: np.ndarray, dev: Any, random: Any, **o
     return whole(into(weights), random)
 
 
-def seeded(name: str, seed: int = 0) -> Any:
-    if name == "numpy":
-        return np.random.default_rng(seed)
-    if name == "torch":
-        import torch
-
-        return torch.Generator().manual_seed(seed)
-    import jax
-
-    return jax.random.key(seed)
-
-
 def exact(c: Case, weights: np.ndarray, temperature: float = 1.0) -> dict[naive.Tokens, tuple[float, float]]:
     """Return log P(x) under the model and the log importance score of every sequence."""
     found = {}
@@ -159,20 +87,6 @@ def exact(c: Case, weights: np.ndarray, temperature: float = 1.0) -> dict[naive.
             previous = token
         found[row] = log_p, mass
     return found
-
-
-def fits(counts: Counter[Any], wanted: dict[Any, float]) -> None:
-    """Fail unless counts are from a distribution, by a chi-square test; outcomes expected less than 5 times are one."""
-    n = sum(counts.values())
-    assert set(counts) <= set(wanted)
-    assert abs(sum(wanted.values()) - 1) < 1e-9
-    likely = [x for x, p in wanted.items() if n * p >= 5]
-    observed, expected = [counts[x] for x in likely], [n * wanted[x] for x in likely]
-    if n - sum(expected) >= 5:
-        observed, expected = [*observed, n - sum(observed)], [*expected, n - sum(expected)]
-    statistic = sum((o - e) ** 2 / e for o, e in zip(observed, expected, strict=True))
-    assert len(expected) > 1
-    assert statistic < chi2.isf(ERROR, len(expected) - 1), "statistic"
 
 
 def sequences(found: Any) -> list[naive.Tokens]:

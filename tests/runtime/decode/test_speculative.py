@@ -18,9 +18,8 @@ from maskwright.runtime.decode import sample_jumping, speculative, speculative_s
 from tests.marks import marked
 from tests.oracles import readers
 from tests.oracles.readers import Mixed, Toy
-from tests.runtime.decode.test_jump import PROMPTS, rows_of, subject
-from tests.runtime.decode.test_sampling import case, fits, seeded
-from tests.runtime.device.test_operations import backend, out
+from tests.support.backends import backend, out
+from tests.support.draws import PROMPTS, case, fits, rows_of, seeded, subject
 
 DRAFTS = {"equal": (1.0, 0.0), "good": (0.8, 0.5), "bad": (-1.0, 0.3)}  # times the target, and noise
 TREE = (3, 2, 1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import maskwright as mw
-from tests.runtime.device.test_shards import EIGHT_DEVICES, errors_of, run
+from tests.support.eight_devices import EIGHT_DEVICES, errors_of, run
 
 SETS = """
 import itertools, json, re, sys

@@ -28,41 +28,12 @@ from maskwright.runtime.numpy_moves import configurations_of
 from maskwright.table.states import NestedState
 from tests.marks import marked
 from tests.oracles import naive
-from tests.runtime.device.test_nested_operations import ROOMY, bits_of, bound, random_model, some_places, state_of
+from tests.oracles.nested_model import ROOMY, bound, random_model, sets_of, some_places, state_of
+from tests.support.backends import out
+from tests.support.nested_schemas import EOS, GOOD, LISTS, TREE, compiled, vocabulary
 
 some = settings(deadline=None, max_examples=15, suppress_health_check=list(HealthCheck))
 seeds = st.integers(0, 2**32 - 1)
-
-EOS = 0
-WORDS = [
-    '{"', '":', "}}", "}]", "[[", "]]", "],", '[{"', '"a"', '"a":', '"b"', "true", "null", "{}", "[]", "}}}", "]}",
-    "}],", "],[", '{"a":', "[],[", "[[]", ', "', '": [', "{}}",
-]  # fmt: skip
-TREE = {
-    "type": "object",
-    "properties": {"a": {"$ref": "#"}, "b": {"type": "array", "items": {"$ref": "#"}}, "s": {"type": "string"}},
-    "additionalProperties": False,
-}
-LISTS = {"type": "array", "items": {"$ref": "#"}, "maxItems": 2}
-FLAT = {"enum": ["one", "two", 3]}
-GOOD = {  # how soon a text can end depends on what is in it, and good items take room that others do not
-    "$defs": {"good": {"type": "array", "contains": {"anyOf": [{"const": 1}, {"$ref": "#/$defs/good"}]}}},
-    "type": "array",
-    "items": {"type": "array", "contains": {"type": "array", "contains": {"$ref": "#/$defs/good"}}},
-    "contains": {"minItems": 2},
-}
-
-
-@functools.cache
-def vocabulary() -> mw.Vocabulary:
-    words = [word.encode() for word in WORDS]
-    return mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), *words], eos=EOS)
-
-
-@functools.cache
-def compiled(name: str, depth: int = 3) -> mw.TransitionTable:
-    schema = {"tree": TREE, "lists": LISTS, "flat": FLAT, "good": GOOD}[name]
-    return mw.compile_json_schema(schema, vocabulary(), depth=depth, whitespace="compact").to_table()
 
 
 def read(tokens: Any) -> Any:
@@ -72,10 +43,6 @@ def read(tokens: Any) -> Any:
 def nesting(text: bytes) -> int:
     """How many lists and objects of a text without brackets in strings are open at most."""
     return max(itertools.accumulate((b in b"[{") - (b in b"]}") for b in text))
-
-
-def out(x: Any) -> np.ndarray:
-    return np.asarray(x)
 
 
 def same(got: Any, wanted: Any) -> None:
@@ -134,7 +101,7 @@ def with_rooms(test: Any) -> Any:
 def some_tokens(rng: np.random.Generator, table: mw.TransitionTable, state: Any) -> np.ndarray:
     """Tokens that are mostly allowed."""
     tokens = rng.integers(-1, table.vocab_size + 1, len(state.node))
-    for i, legal in enumerate(bits_of(numpy_ops.bitmask(table, state), table.vocab_size)):
+    for i, legal in enumerate(sets_of(numpy_ops.bitmask(table, state), table.vocab_size)):
         if legal and rng.random() < 0.9:
             tokens[i] = rng.choice(sorted(legal))
     return tokens
@@ -208,7 +175,7 @@ def test_threads_mask_rows_wherever_they_lie(kind, many, monkeypatch):
         for left in (None, torch.arange(rows) % 9):
             buffer = torch.randn(rows, table.vocab_size + 40).to(getattr(torch, kind))
             wanted = buffer.clone()
-            legal = bits_of(numpy_ops.bitmask(table, expected, None if left is None else out(left)), table.vocab_size)
+            legal = sets_of(numpy_ops.bitmask(table, expected, None if left is None else out(left)), table.vocab_size)
             for i, tokens in enumerate(legal):
                 kept = wanted[i, [3 + token for token in sorted(tokens)]].clone()
                 wanted[i, 3:-5] = -torch.inf
@@ -347,10 +314,10 @@ def test_torch_writes_what_a_schema_allows_and_no_deeper_than_the_limit(torch_wa
         mask = words_of(ops.bitmask(dev, state, into(left)))
         same(mask, numpy_ops.bitmask(table, expected, left))
         tokens = np.full(rows, EOS)
-        for i, legal in enumerate(bits_of(mask, table.vocab_size)):
+        for i, legal in enumerate(sets_of(mask, table.vocab_size)):
             if ended[i]:
                 continue
-            assert legal == bits_of(matchers[i].mask(), table.vocab_size)[0]
+            assert legal == sets_of(matchers[i].mask(), table.vocab_size)[0]
             opening = [
                 t for t in legal if vocabulary().tokens[t][-1:] in (b"[", b"{") or b'"' in vocabulary().tokens[t]
             ]
@@ -856,7 +823,7 @@ def test_a_processor_finds_the_stacks_of_rows_that_change_places_and_go_back():
             matcher = mw.Matcher(table, max_tokens=(40, None)[i // each])
             legal = {EOS}
             if all(matcher.advance(token) for token in row[2:]):
-                legal = bits_of(matcher.mask(), table.vocab_size)[0]
+                legal = sets_of(matcher.mask(), table.vocab_size)[0]
                 highest = max(highest, len(matcher.stack))
             assert set(torch.isfinite(masked[i]).nonzero().view(-1).tolist()) == legal
         length = len(rows[0])

@@ -6,8 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,42 +20,9 @@ from maskwright.runtime import numpy_ops
 from maskwright.runtime.device.device_table import State
 from tests.marks import marked
 from tests.oracles import naive
+from tests.strategies.tables import every_node
+from tests.support.backends import ALL, FAST, backend, out
 
-
-class Backend(NamedTuple):
-    """An operations module, and how to get arrays into it and out of it."""
-
-    ops: ModuleType
-    into: Any
-
-    def state(self, nodes: np.ndarray) -> State:
-        return State(self.into(nodes))
-
-
-def backend(name: str) -> Backend:
-    if name == "numpy":
-        return Backend(numpy_ops, np.asarray)
-    if name == "torch":
-        torch = pytest.importorskip("torch")
-        from maskwright.runtime import torch_ops
-
-        return Backend(torch_ops, torch.tensor)
-    pytest.importorskip("jax")
-    import jax.numpy as jnp
-
-    from maskwright.runtime import jax_ops
-
-    return Backend(jax_ops, lambda x: jnp.asarray(x, jnp.int32 if np.asarray(x).dtype.kind == "i" else None))
-
-
-def out(array: Any) -> np.ndarray:
-    if "bfloat16" in str(array.dtype):  # numpy has no such type
-        array = array.float() if hasattr(array, "float") else array.astype("float32")
-    return np.asarray(array)
-
-
-ALL = ["numpy", "torch", "jax"]
-FAST = ["torch", "jax"]
 few = settings(deadline=None, max_examples=5, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -73,11 +39,6 @@ def tables(draw: Any) -> tuple[mw.TransitionTable, set[naive.Tokens], int | None
         rows, vocab = draw(naive.ragged_sets(eos=eos))
         table = mw.compile_sequences([list(row) for row in rows], vocab_size=vocab, eos=eos)
     return table, set(rows), eos
-
-
-def every_node(table: mw.TransitionTable) -> np.ndarray:
-    """All states of a table, the dead one and that after EOS among them."""
-    return np.arange(table.num_states)
 
 
 def logits_for(nodes: np.ndarray, vocab: int, seed: int = 0, special: bool = False) -> np.ndarray:

@@ -12,10 +12,9 @@ from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode.beam import beam_search
 from maskwright.runtime.decode.sampling import sample, sample_sequences
 from tests.oracles import naive
-from tests.runtime.device.test_graph_operations import bits_of
-from tests.runtime.device.test_operations import backend, out
 from tests.strategies import end_tokens
 from tests.strategies.end_tokens import Pair
+from tests.support.backends import backend, bits_of, out
 
 ROWS = 6
 

@@ -10,7 +10,7 @@ import pytest
 import maskwright as mw
 from maskwright.runtime import numpy_ops
 from tests.marks import marked
-from tests.runtime.device.test_operations import ALL, FAST, backend, out
+from tests.support.backends import ALL, FAST, backend, out
 
 BYTES = mw.Vocabulary.from_bytes([bytes([b]) for b in range(97, 123)] + [b"", b"ab", b"{", b"}", b'"', b":"], eos=26)
 

@@ -10,8 +10,8 @@ import pytest
 
 import maskwright as mw
 from maskwright.runtime.host.bitmask_rows import fill_bitmasks
-from tests.runtime.device.test_graph_operations import bits_of
 from tests.strategies import end_tokens
+from tests.support.backends import bits_of
 
 SEEDS = range(3)
 

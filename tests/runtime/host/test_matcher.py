@@ -22,8 +22,9 @@ from maskwright.runtime.device.device_table import State
 from maskwright.runtime.host import matrix_reader
 from maskwright.runtime.host.bitmask_rows import fill_bitmasks
 from tests.oracles import naive
-from tests.runtime.device.test_graph_operations import bits_of, random_table, seeds, some
 from tests.strategies import tokenizer_zoo
+from tests.strategies.random_graphs import random_table, seeds, some
+from tests.support.backends import bits_of
 
 
 def small(tokens: str = "a b ab ba abc c", eos: int | None = 0) -> mw.Vocabulary:
