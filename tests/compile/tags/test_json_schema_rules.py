@@ -41,7 +41,7 @@ def same_along_walks(one: mw.TransitionTable, other: mw.TransitionTable, vocab: 
     rng = random.Random(seed)
     a, b = mw.Matcher(one), mw.Matcher(other)
     for _ in range(60):
-        text = b"".join(vocab.tokens[token] for token in a._tokens)
+        text = b"".join(vocab.tokens[token] for token in a.tokens)
         both = set(tokens_of(a.mask())), set(tokens_of(b.mask()))
         assert both[1] <= both[0], (text, [vocab.tokens[v] for v in both[1] - both[0]][:9])
         missing = [vocab.tokens[v] for v in both[0] - both[1]]

@@ -382,4 +382,4 @@ def test_a_token_is_written_anew_only_as_far_as_nothing_can_change_it_again(patt
     assert matcher.advance(number[drawn])
     found = rejoin(matcher, vocab)
     assert found == (None if expected is None else [number[part] for part in expected])
-    assert matcher._tokens == [number[part] for part in expected or [drawn]]
+    assert list(matcher.tokens) == [number[part] for part in expected or [drawn]]

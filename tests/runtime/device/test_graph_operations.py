@@ -409,7 +409,7 @@ def test_threads_write_what_one_would(dtype, threads):
     words[rng.random(words.shape) < 0.3] = 0
     words[rng.random(words.shape) < 0.3] = 2**32 - 1
     logits = rng.integers(1, 100, (37, 31_980)).astype(dtype)
-    assert logits.size > host_team._PARALLEL
+    assert logits.size > host_team.PARALLEL
     wanted = np.where(bits_of(words, 31_980), logits, -5)
     host_logits.apply(words, logits, -5, threads)
     same(logits, wanted)

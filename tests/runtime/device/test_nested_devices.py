@@ -78,7 +78,7 @@ def torch_way(request, monkeypatch) -> SimpleNamespace:
     from maskwright.runtime.device.torch import compat
 
     if request.param == "threads":
-        monkeypatch.setattr(host_team, "_PARALLEL", 0)
+        monkeypatch.setattr(host_team, "PARALLEL", 0)
         monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     elif request.param != "kernels":
         monkeypatch.setattr(compat, "is_plain", lambda *x: False)
@@ -156,11 +156,11 @@ def test_threads_mask_rows_wherever_they_lie(kind, many, monkeypatch):
     from maskwright.runtime import torch_ops as ops
 
     if not many:
-        monkeypatch.setattr(host_team, "_PARALLEL", 0)
+        monkeypatch.setattr(host_team, "PARALLEL", 0)
     table = compiled("tree")
     dev = ops.put(table, budgets=True)
     rng = np.random.default_rng(1)
-    rows = 9 if not many else 1 + host_team._PARALLEL // table.vocab_size
+    rows = 9 if not many else 1 + host_team.PARALLEL // table.vocab_size
     expected = numpy_ops.start(table, rows)
     for _ in range(5):
         expected = numpy_ops.advance(table, expected, some_tokens(rng, table, expected))
@@ -222,7 +222,7 @@ def test_threads_follow_tokens_of_rows_wherever_they_lie(rows, monkeypatch):
         if step % 5 == 4:
             expected = numpy_ops.start(table, rows)
             state = NestedState(*(torch.tensor(part) for part in expected))
-    assert len(teams) == (40 if team is not None and rows >= host_follow._FEW_ROWS else 0)
+    assert len(teams) == (40 if team is not None and rows >= host_follow.FEW_ROWS else 0)
     stray = state._replace(node=torch.where(torch.arange(rows) == rows - 1, table.num_states + 9, state.node))
     with pytest.raises(ValueError, match="state"):
         ops.advance(dev, stray, torch.ones(rows, dtype=torch.long))
@@ -236,7 +236,7 @@ def test_processors_with_and_without_stores_by_masks_write_the_same(kind):
     words[rng.random(words.shape) < 0.3] = 2**32 - 1
     words[:4, :32], words[4:8, :32] = 0, 2**32 - 1  # whole blocks too
     allowed = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little").astype(bool)
-    for apply in (host_logits._apply_blocks, host_logits._apply_parts):
+    for apply in (host_logits.apply_blocks, host_logits.apply_parts):
         rows = rng.integers(0, 9, (40, 2303)).astype(kind)[:, 3:2243]
         wanted = np.where(allowed, rows, kind(-7))
         for mask, row, expected in zip(words, rows, wanted, strict=True):

@@ -23,6 +23,8 @@ from maskwright.kernels.limits import UNREACHABLE
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.host import masks as host_masks
 from maskwright.runtime.host import nested_masks
+from maskwright.runtime.host.nested_reader import NestedReader
+from maskwright.runtime.host.readers import reader_of
 from maskwright.runtime.numpy_moves import configurations_of
 from maskwright.table.states import NestedState
 from tests.oracles.nested_model import (
@@ -53,15 +55,10 @@ def places_of(state: NestedState) -> list[Place]:
     return configurations_of(None, state)  # type: ignore[arg-type]
 
 
-def standing(table: mw.TransitionTable, place: Place, most: int | None = None) -> mw.Matcher:
-    """A matcher that stands anywhere."""
-    matcher = mw.Matcher(table)
-    if most is not None:
-        matcher._reader.budgets(table)
-        matcher._max_tokens = most
+def stood(reader: Any, place: Place) -> Any:
+    """The place of matchers that is any place."""
     node, stack = place
-    matcher._place = node, functools.reduce(matcher._reader.pushed, stack, matcher._reader.start()[1])
-    return matcher
+    return node, functools.reduce(reader.pushed, stack, reader.start()[1])
 
 
 # ------------------------------------------------------------------------------------------------ agreement
@@ -162,10 +159,8 @@ def test_a_matcher_does_what_the_simulation_does(seed):
     model = random_model(seed)
     table = model.table()
     rng = np.random.default_rng(seed)
-    for place in some_places(model, seed):
-        if place[0] == table.dead:  # where no matcher goes
-            continue
-        matcher, came = standing(table, place), [place]
+    for _ in range(4):
+        matcher, came = mw.Matcher(table), [(0, ())]
         for _ in range(8):
             legal = model.moves(came[-1])
             for _ in range(2):  # the second time from what was kept
@@ -183,13 +178,32 @@ def test_a_matcher_does_what_the_simulation_does(seed):
             token = sorted(legal)[int(rng.integers(len(legal)))]
             assert matcher.advance(token) is True
             came.append(legal[token])
-        twin = pickle.loads(pickle.dumps(matcher)) if place == (0, ()) else matcher  # what is kept are its tokens
-        for one in (matcher.copy(), twin, matcher):
+        for one in (matcher.copy(), pickle.loads(pickle.dumps(matcher)), matcher):
             for n in (0, 1, len(came)):
                 if n < len(came):
                     other = one.copy()
                     other.rollback(n)
                     assert (other.state, other.stack) == came[len(came) - 1 - n]
+
+
+@some
+@given(seeds)
+def test_what_matchers_read_is_what_the_simulation_says_at_any_place(seed):
+    model = random_model(seed)
+    table = model.table()
+    reader = reader_of(table, False)
+    for place in some_places(model, seed):
+        if place[0] == table.dead:  # where no matcher goes
+            continue
+        at, legal = stood(reader, place), model.moves(place)
+        for _ in range(2):
+            assert sets_of(reader.mask(at), table.vocab_size) == [set(legal)]
+        node, stack = place
+        ends = not stack and (node == table.after_eos or (node < table.num_rows and model.rows[node].accepting))
+        assert reader.ends(at) is ends
+        for token in range(table.vocab_size):
+            reached = reader.step(at, token)
+            assert (None if reached is None else reader.configuration(reached)) == legal.get(token)
 
 
 @some
@@ -238,11 +252,17 @@ def test_masks_under_budgets_agree(seed):
             wanted.append(within | {t for t in model.moves(place) if t == table.eos})
         assert sets_of(numpy_ops.bitmask(table, state, room), table.vocab_size) == wanted
         assert sets_of(nested_masks.compose_nested(table, state, room), table.vocab_size) == wanted
+        reader = reader_of(table, True)
+        reader.budgets(table)
         for place, left, tokens in zip(places, room.tolist(), wanted, strict=True):
-            matcher = standing(table, place, left)
-            assert sets_of(matcher.mask(), table.vocab_size) == [tokens]
+            at = stood(reader, place)
+            assert sets_of(reader.made(at, left), table.vocab_size) == [tokens]
+            if left > reader.farthest(at):
+                assert sets_of(reader.mask(at), table.vocab_size) == [tokens]
             for token in range(table.vocab_size):
-                assert matcher.copy().advance(token) is (token in tokens)
+                reached = reader.step(at, token)
+                in_time = reached is not None and (token == table.eos or reader.distance(reached) < left)
+                assert in_time is (token in tokens)
 
 
 @some
@@ -393,7 +413,7 @@ def test_far_from_the_end_a_budget_changes_nothing_and_makes_no_masks(monkeypatc
     with pytest.raises(TypeError, match=r"see distances\.farthest"):
         table.farthest  # noqa: B018 - a property
     matcher, free = mw.Matcher(table, max_tokens=40), mw.Matcher(table)
-    monkeypatch.setattr(type(matcher._reader), "made", lambda *_: pytest.fail("made for nothing"))
+    monkeypatch.setattr(NestedReader, "made", lambda *_: pytest.fail("made for nothing"))
     for text in ("[", '"', "a", '"', ",", "[[", "1]"):
         token = tokens.index(text) if text in tokens else tokens.index('"')
         assert matcher.mask().tolist() == free.mask().tolist()
@@ -407,18 +427,19 @@ def test_what_is_kept_of_masks_depends_on_the_sites_that_were_looked_at_and_no_o
     for _ in range(20):
         matcher.mask()
         assert matcher.advance(tokens.index("["))
-    first = len(matcher._reader.composed)
+    reader = reader_of(table, False)
+    first = len(reader.composed)
     masks = []
     for _ in range(10):
         masks.append(matcher.mask())
         assert matcher.advance(tokens.index("["))
-    assert len(matcher._reader.composed) == first, "at any depth the same"
+    assert len(reader.composed) == first, "at any depth the same"
     assert all(mask is masks[0] for mask in masks)
-    matcher._reader.most = 3
+    reader.most = 3
     for _ in range(30):
         token = sorted(sets_of(matcher.mask(), table.vocab_size)[0])[0]
         assert matcher.advance(token)
-        assert len(matcher._reader.composed) <= 3 + 5
+        assert len(reader.composed) <= 3 + 5
 
 
 def test_masks_do_not_change_however_they_are_held():
@@ -540,17 +561,17 @@ def test_some_allowed_token_always_lowers_the_distance_and_the_start_has_one(nam
     table = labelled(name, depth)
     assert table.distances.site.shape[1] > 1
     assert table.min_length < UNREACHABLE
-    matcher = mw.Matcher(table, max_tokens=table.min_length)
-    without = 0
+    reader, without = reader_of(table, True), 0
+    reader.budgets(table)
     for place in wandering(table, 16, 30):
         far = numpy_ops.distance(table, place)
         node, stack = place
-        matcher._place = node, functools.reduce(matcher._reader.pushed, stack, matcher._reader.start()[1])
-        assert min(matcher._reader.distance(matcher._place), UNREACHABLE) == min(far, UNREACHABLE)
+        at = stood(reader, place)
+        assert min(reader.distance(at), UNREACHABLE) == min(far, UNREACHABLE)
         moves = numpy_ops.moves(table, place)
         moves.pop(table.eos, None)
         further = [numpy_ops.distance(table, following) for following in moves.values()]
-        assert max(further, default=-1) <= matcher._reader.farthest(matcher._place)
+        assert max(further, default=-1) <= reader.farthest(at)
         if far == 0:
             assert not stack
             assert table.is_accepting(node)
@@ -700,9 +721,9 @@ def test_no_more_frames_than_there_are_slots_are_opened_even_where_a_table_makes
         for token in (0, 1):
             reached = (0, (0,) * (height + 1)) if height < 3 else (table.dead, ())
             assert places_of(table.follow([[token]], state)) == [reached]
-            matcher = standing(table, place)
-            assert sets_of(matcher.mask(), 3)[0] - {2} == allowed
-            assert matcher.advance(token) is (height < 3)
+            reader = reader_of(table, False)
+            assert sets_of(reader.mask(stood(reader, place)), 3)[0] - {2} == allowed
+            assert (reader.step(stood(reader, place), token) is not None) is (height < 3)
 
 
 def test_a_base_may_lead_outside_only_by_tokens_that_the_row_takes_itself():
@@ -762,6 +783,8 @@ sys.path.insert(0, {root!r})
 import numpy as np, maskwright as mw
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.host import nested_masks
+from maskwright.runtime.host.nested_reader import NestedReader
+from maskwright.runtime.host.readers import reader_of
 from maskwright.runtime.host import masks as host_masks
 from tests.runtime.device.test_nested_operations import *
 names = ["edges.target", "actions.state", "actions.push_start", "actions.push", "exits.of_row",
