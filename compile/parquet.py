@@ -19,7 +19,7 @@ from ..vocabulary.vocabulary import Vocabulary
 from .sequences import rectangle
 from .token_names import is_text, tokens_of_names
 
-_BATCH = 1 << 17  # rows read at once
+BATCH = 1 << 17  # rows read at once
 _ARROW = (".arrow", ".feather", ".ipc")
 _ARROW_MAGIC = (b"ARROW1", b"FEA1")  # of Arrow's format of files, of Feather's first version; its streams have none
 
@@ -108,7 +108,7 @@ class ParquetRows:
     def _parts(self, path: Path) -> Iterator[Any]:
         """Yield the batches of a file that have rows."""
         with reading(path):
-            parts = self._pq.ParquetFile(path).iter_batches(_BATCH, columns=[*self._sids, self._items])
+            parts = self._pq.ParquetFile(path).iter_batches(BATCH, columns=[*self._sids, self._items])
         while True:
             with reading(path):
                 part = next(parts, None)

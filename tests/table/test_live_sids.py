@@ -278,14 +278,14 @@ def test_a_compaction_whose_delta_cannot_take_what_came_meanwhile_changes_nothin
     live = mw.LiveSids(base, 4, widths=(4, 4))
     live.insert([[25, 25]])
     live.delete([[i, i] for i in range(10)])
-    joined = live_sids._joined
+    joined = live_sids.join
 
     def meanwhile(*given: Any) -> Any:
         found = joined(*given)
         live.insert([[i, i] for i in range(10)])  # the new base has none of them, and the delta has room for four
         return found
 
-    monkeypatch.setattr(live_sids, "_joined", meanwhile)
+    monkeypatch.setattr(live_sids, "join", meanwhile)
     with pytest.raises(mw.ConstraintError, match="the delta has room for 4"):
         live.compact()
     monkeypatch.undo()
