@@ -367,10 +367,10 @@ def test_wide_rows_are_drawn_from_in_blocks_with_the_right_probabilities(name, s
     tokens = out(found.tokens)
     assert (tokens % 2 == 0).all()
     np.testing.assert_allclose(out(found.log_probs), log_p[tokens], rtol=1e-3, atol=1e-3)
-    p = np.append(np.exp(log_p), np.zeros(-V % sampling._BLOCK)).reshape(-1, sampling._BLOCK)
+    p = np.append(np.exp(log_p), np.zeros(-V % sampling.BLOCK)).reshape(-1, sampling.BLOCK)
     of_block, counts = p.sum(1), Counter(tokens.tolist())
     for token in range(0, V, 2):
-        block, inside = divmod(token, sampling._BLOCK)
+        block, inside = divmod(token, sampling.BLOCK)
         share = p[block, inside] / of_block[block]
         low = max(0, grid * of_block[block] - 1.01) * max(0, grid * share - 1.01)
         assert low <= counts[token] <= (grid * of_block[block] + 1.01) * (grid * share + 1.01)
@@ -395,7 +395,7 @@ def test_the_kernel_draws_what_array_operations_draw(kind):
     from maskwright.runtime.device.torch import drawing
     from maskwright.runtime.host.draw import BLOCK, WHOLE, Filters
 
-    assert (WHOLE, BLOCK) == (sampling._WHOLE, sampling._BLOCK)  # or equal uniform numbers draw other tokens
+    assert (WHOLE, BLOCK) == (sampling.WHOLE, sampling.BLOCK)  # or equal uniform numbers draw other tokens
     rng = np.random.default_rng(4)
     same = seen = 0
     for columns in (1, 31, 255, 256, 1024, 1025, 3000, 40_000):
@@ -426,8 +426,8 @@ def test_the_kernel_draws_what_array_operations_draw(kind):
             x = (logits[i : i + 1].float() / (filters[0] or 1.0)).clone()
             log_z = torch.logsumexp(x, -1)
             x[0, torch.from_numpy(~allowed[i])] = -torch.inf
-            options = sampling._Filters(*filters)
-            at, log_probs, total, valid = sampling._choose(
+            options = sampling.CheckedFilters(*filters)
+            at, log_probs, total, valid = sampling.choose(
                 torch_ops, x, uniforms[i : i + 1], options, torch.isfinite(log_z)
             )
             assert found.valid[i] == bool(valid)
@@ -474,11 +474,11 @@ def test_the_kernel_exponentiates_as_well_as_float32_can():
     x[:4] = 0, -87, -87.1, -np.inf
     found = np.empty_like(x)
     for at in range(0, x.size, packed_draw.BLOCK):
-        packed_draw._weigh(x[at : at + packed_draw.BLOCK], np.float32(0), found[at : at + packed_draw.BLOCK])
+        packed_draw.weigh(x[at : at + packed_draw.BLOCK], np.float32(0), found[at : at + packed_draw.BLOCK])
     wanted = np.where(x < -87, 0, np.exp(x.astype(np.float64)))
     np.testing.assert_allclose(found, wanted, rtol=3e-7)
     bits = np.arange(1 << 16, dtype=np.uint16)
-    halves = np.array([packed_draw._half(np.int64(each)) for each in bits])
+    halves = np.array([packed_draw.half(np.int64(each)) for each in bits])
     np.testing.assert_array_equal(halves.astype(np.float32), bits.view(np.float16).astype(np.float32))
 
 
@@ -492,7 +492,7 @@ def test_nothing_of_probability_zero_is_drawn_at_either_end_of_the_uniform_numbe
         weights[1, -2] = 1e-30
         weights[2, 1 : width - 1] = np.float32(1 / 3)
         for u in (0.0, 0.5, 1 - 2.0**-24, 1.0):  # 1 is never drawn, but products round to it
-            at = out(sampling._draw(ops, into(weights), into(np.full((3, 2), u, np.float32))))
+            at = out(sampling.draw(ops, into(weights), into(np.full((3, 2), u, np.float32))))
             assert (np.take_along_axis(weights, at[:, None], 1) > 0).all()
 
 
@@ -516,7 +516,7 @@ def test_a_running_sum_that_is_not_monotone_draws_nothing_of_probability_zero(na
 
     weights = np.tile(np.float32([0.5, 0, 0.5, 0, 0]), (3, 1))
     uniforms = np.float32([0.4975, 0.499, 1.0])
-    at = out(sampling._draw_one(ops, Rounded(into(weights)), into(uniforms)))
+    at = out(sampling.draw_one(ops, Rounded(into(weights)), into(uniforms)))
     assert set(at.tolist()) <= {0, 2}
 
 

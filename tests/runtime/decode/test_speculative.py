@@ -233,14 +233,14 @@ def test_each_wrong_rule_is_found_out(kind, mutant, monkeypatch):
 @pytest.mark.long
 def test_children_drawn_without_replacement_but_tried_as_if_with_it_are_found_out(monkeypatch):
     """q must be normalised anew after each child: here the second is weighed by its first probability."""
-    real = speculative._verify
+    real = speculative.verify
 
     def verify(run: Any, layout: Any, drafted: Any, logits: Any) -> Any:
         with monkeypatch.context() as patch:
             patch.setattr(speculative, "without", lambda ops, x, token: x)
             return real(run, layout, drafted, logits)
 
-    monkeypatch.setattr(speculative, "_verify", verify)
+    monkeypatch.setattr(speculative, "verify", verify)
     target, _, found = run("sids", "bad", (3, 3), draws=8000)
     with pytest.raises(AssertionError, match="statistic"):
         check(target, "sids", found)

@@ -92,7 +92,7 @@ def test_a_long_text_is_read_in_pieces_with_the_same_outcome(monkeypatch):
     for named in (None, sees):
         whole, cache = TransformersReader(model("llama")).extend(tokens, None, lengths, at, named)
         with monkeypatch.context() as patch:
-            patch.setattr(reader, "_MOST_AT_ONCE", 3)
+            patch.setattr(reader, "MOST_AT_ONCE", 3)
             pieces, other = TransformersReader(model("llama")).extend(tokens, None, lengths, at, named)
         torch.testing.assert_close(pieces, whole, **CLOSE)
         for ours, theirs in zip(other.layers, cache.layers, strict=True):
