@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -36,6 +37,18 @@ def backend(name: str) -> Backend:
     from maskwright.runtime import jax_ops
 
     return Backend(jax_ops, lambda x: jnp.asarray(x, jnp.int32 if np.asarray(x).dtype.kind == "i" else None))
+
+
+def compiled(name: str, function: Callable[..., Any], *static: int) -> Callable[..., Any]:
+    """Return a function as it is; in JAX compiled as a whole, as users have it: alone each step takes long to compile.
+
+    static: the places of arguments that are no arrays.
+    """
+    if name != "jax":
+        return function
+    import jax
+
+    return jax.jit(function, static_argnums=static)
 
 
 def out(array: Any) -> np.ndarray:
