@@ -333,7 +333,7 @@ class LiveSids:
             base, counts, delta = self._base, self._counts.copy(), self._delta
         matrix, joined = join(base.matrix, counts, delta)
         if matrix is None:
-            return np.zeros((0, base.length), np.int64), np.zeros(0, np.int64)
+            return np.zeros((0, base.matrix.length), np.int64), np.zeros(0, np.int64)
         return matrix.columns.T.astype(np.int64), joined.astype(np.int64)
 
     def compact(self, save: str | Path | None = None) -> None:

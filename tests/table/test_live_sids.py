@@ -192,6 +192,7 @@ def test_an_empty_set_allows_nothing_and_takes_items_again(name):
     ops, _ = backend(name)
     live = mw.LiveSids(mw.sort_sids([[1, 1], [2, 2]], 3), capacity=4)
     live.delete([[1, 1], [2, 2]])
+    assert [each.shape for each in live.items()] == [(0, 2), (0,)]
     live.compact()
     dev = ops.put(live.publish())
     assert not out(ops.bitmask(dev, ops.start(dev, 2))).any()
