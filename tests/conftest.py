@@ -26,6 +26,8 @@ settings.register_profile(
 settings.load_profile("maskwright")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in several processes: more threads only get in the way
+# threads that wait for work sleep: they took processors from other tests. One of torch's threads took 23 s, now 4
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # what is compiled here is run once or twice: a quarter less time. Examples and benchmarks run what users run
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
