@@ -619,6 +619,7 @@ def bound(depth: int, tokens: list[str] = TOKENS) -> tuple[Model, list[str]]:
 
 
 def sets_of(words: np.ndarray, size: int) -> list[set[int]]:
+    """Return the tokens that each mask allows."""
     words = np.ascontiguousarray(np.atleast_2d(words)).astype("<u4")
     bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
     assert not bits[:, size:].any()

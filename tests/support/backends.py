@@ -62,5 +62,6 @@ FAST = ["torch", "jax"]
 
 
 def bits_of(words: Any, size: int) -> np.ndarray:
+    """Return which tokens masks (n, W) allow, as booleans (n, size)."""
     words = np.ascontiguousarray(np.asarray(words)).view(np.uint32).astype("<u4")
     return np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, :size].astype(bool)

@@ -15,6 +15,7 @@ EIGHT_DEVICES = {
 
 
 def run(code: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """Start a program with arguments, in this environment and some more variables."""
     kept = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]), **environment}
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.Popen(command, env=kept, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -118,4 +118,5 @@ LONG = {
 
 
 def tokens_of(mask):
+    """Return the tokens that a mask allows, in order."""
     return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
