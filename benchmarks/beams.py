@@ -45,7 +45,7 @@ def torch_best(totals: Any, beams: int) -> tuple[Any, Any, Any]:
     missing = beams - m * width
     if missing > 0:
         flat = torch.nn.functional.pad(flat, (0, missing), value=-torch.inf)
-    scores, index = torch_ops.top_k(flat, beams)
+    scores, index = torch_ops.arrays.top_k(flat, beams)
     if missing > 0:
         index = index.clamp_max(m * width - 1)
     return scores, index // width, index % width
@@ -61,7 +61,7 @@ def jax_best(totals: Any, beams: int) -> tuple[Any, Any, Any]:
     missing = beams - m * width
     if missing > 0:
         flat = jnp.pad(flat, ((0, 0), (0, missing)), constant_values=-jnp.inf)
-    scores, index = jax_ops.top_k(flat, beams)
+    scores, index = jax_ops.arrays.top_k(flat, beams)
     if missing > 0:
         index = jnp.minimum(index, m * width - 1)
     return scores, index // width, index % width

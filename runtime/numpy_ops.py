@@ -7,8 +7,9 @@ a node and the tuple of sites on its stack, the outermost first; () without call
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, cast, overload
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,8 +23,10 @@ from ..table.sorted_matrix import SortedMatrix
 from ..table.transition_table import TransitionTable
 from .arena.arena import Arena, Handle, starts_in, starts_of
 from .arena.view import ArenaView, HostTable
-from .device import device_filters, device_live, live_filters, numpy_arrays
+from .device import device_filters, device_live, live_filters
+from .device import numpy_arrays as arrays
 from .device.backend import Placed
+from .device.cursor import Cursor, Kinds
 from .device.device_live import DeviceLive
 from .device.device_matrix import DeviceMatrix, place
 from .device.device_table import (
@@ -40,107 +43,73 @@ from .device.device_table import (
     check_starts,
     check_tokens,
     device_table,
+    is_end,
     not_put,
     unbranched,
     whole,
 )
-from .device.dispatch import by_kind
 from .device.likelihood import check_likelihood
-from .device.numpy_arrays import (
-    all_known_true,
-    arange,
-    concatenate,
-    doubled,
-    exp,
-    gather,
-    integers,
-    is_concrete,
-    is_recording,
-    keep,
-    keep_packed,
-    log_softmax,
-    logsumexp,
-    lookup,
-    lowest,
-    pack,
-    put_rows,
-    running_max,
-    scatter,
-    search,
-    sort,
-    split,
-    take,
-    to_device,
-    to_host,
-    top_k,
-    top_of_beams,
-    uniform,
-    unpack,
-    where,
-    zeros,
-)
+from .device.live_cursor import LiveCursor
+from .device.matrix_cursor import MatrixCursor
+from .device.numpy_arrays import log_softmax, unpack
 from .device.on_demand import OnDemandTable, is_read, read
-from .device.several_ends import is_end
+from .device.on_demand_cursor import OnDemandCursor
+from .device.table_filter_cursor import FilteredTableCursor
 from .device.table_filters import DeviceFilteredTable
 from .numpy_moves import Configuration, configurations_of, distance, edges, moves, state_of
 
 __all__ = [
     "accepting",
     "advance",
-    "all_known_true",
     "allowed_tokens",
-    "arange",
+    "arrays",
     "at",
     "bitmask",
     "candidates",
-    "concatenate",
     "contains",
     "distance",
-    "doubled",
     "draw",
     "edges",
     "end_scores",
-    "exp",
     "filtered",
     "first_tokens",
-    "gather",
-    "integers",
-    "is_concrete",
-    "is_recording",
-    "keep",
-    "keep_packed",
     "log_mass",
     "log_probs",
-    "log_softmax",
-    "logsumexp",
-    "lookup",
-    "lowest",
     "mask_logits",
     "mask_logits_",
     "moves",
-    "pack",
     "put",
-    "put_rows",
     "refreshed",
-    "running_max",
-    "scatter",
-    "search",
     "select",
-    "sort",
-    "split",
     "start",
-    "take",
-    "to_device",
-    "to_host",
-    "top_k",
-    "top_of_beams",
-    "uniform",
-    "unpack",
-    "where",
-    "zeros",
 ]
 
 Array = NDArray[Any]
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
+_OTHER_KINDS = Kinds(
+    arrays,
+    {
+        DeviceMatrix: MatrixCursor,
+        DeviceLive: LiveCursor,
+        DeviceFilteredTable: FilteredTableCursor,
+        OnDemandTable: OnDemandCursor,
+    },
+)
+
+
+def _for_all_kinds(operation: Callable[Concatenate[Any, P], Result]) -> Callable[Concatenate[Any, P], Result]:
+    """Return an operation on tables that takes the other kinds too, which have cursors as in the other libraries."""
+    of_others = _OTHER_KINDS.operation(getattr(Cursor, operation.__name__))
+
+    @functools.wraps(operation)
+    def run(dev: Any, *args: P.args, **options: P.kwargs) -> Result:
+        result: Result = (of_others if dev in _OTHER_KINDS else operation)(dev, *args, **options)
+        return result
+
+    return cast(Callable[Concatenate[Any, P], Result], run)
 
 
 @overload
@@ -174,7 +143,7 @@ def put(
     `on_demand.OnDemandTable`.
     """
     if is_read(table, on_demand):
-        return read(numpy_arrays, np.asarray, cast(Any, table), budgets)
+        return read(arrays, np.asarray, cast(Any, table), budgets)
     if not isinstance(table, Arena):
         table = whole(table)
     if isinstance(table, SortedMatrix):
@@ -234,7 +203,7 @@ def at(dev: HostTable, handles: Sequence[Handle]) -> HostTable:
     return cast(ArenaView, dev).starting(starts)
 
 
-@by_kind(numpy_arrays)
+@_for_all_kinds
 def start(dev: HostTable, batch: int) -> AnyState:
     """Return the state of `batch` sequences with nothing written yet."""
     if not isinstance(dev, HostTable):
@@ -244,14 +213,14 @@ def start(dev: HostTable, batch: int) -> AnyState:
     return state_of(dev, [(int(node), ()) for node in starts.repeat(batch // len(starts))], (batch,))
 
 
-@by_kind(numpy_arrays)
+@_for_all_kinds
 def accepting(dev: HostTable, state: AnyState) -> Array:
     """Return whether each sequence may end where it stands: bool (B,)."""
     bottom = [not stack for _, stack in configurations_of(dev, state)]
     return np.asarray(dev.is_accepting(state.node) & np.array(bottom, bool))
 
 
-@by_kind(numpy_arrays)
+@_for_all_kinds
 def bitmask(dev: HostTable, state: AnyState, remaining: Array | None = None) -> Array:
     """Return the tokens allowed in each state, packed: uint32 (B, ceil(V / 32)), token 32 * w + i is bit i of word w.
 
@@ -270,14 +239,19 @@ def bitmask(dev: HostTable, state: AnyState, remaining: Array | None = None) -> 
             soon = {target: distance(dev, target) <= room for target in set(reached.values())}
             allowed = [token for token, target in reached.items() if token == dev.eos or soon[target]]
         bits[row, allowed] = True
+        if dev.eos is not None and dev.eos in allowed:
+            bits[row, list(dev.ends)] = True
     return np.packbits(bits, axis=1, bitorder="little").view("<u4").astype(np.uint32)
 
 
-@by_kind(numpy_arrays)
-def mask_logits(dev: HostTable, logits: Array, state: AnyState, remaining: Array | None = None) -> Array:
+@_for_all_kinds
+def mask_logits(
+    dev: HostTable, logits: Array, state: AnyState, remaining: Array | None = None, level: int | None = None
+) -> Array:
     """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched.
 
-    remaining: as for `bitmask`.
+    remaining: as for `bitmask`. level: a depth at which all states must be that are not dead; other backends are
+    quicker for it.
     """
     check_floating(logits.dtype.kind == "f", logits.dtype)
     check_logits(dev.vocab_size, logits.shape)
@@ -290,18 +264,34 @@ def mask_logits(dev: HostTable, logits: Array, state: AnyState, remaining: Array
     return out
 
 
-@by_kind(numpy_arrays)
-def mask_logits_(dev: HostTable, logits: Array, state: AnyState, remaining: Array | None = None) -> Array:
+@_for_all_kinds
+def mask_logits_(
+    dev: HostTable, logits: Array, state: AnyState, remaining: Array | None = None, level: int | None = None
+) -> Array:
     """Mask logits (B, V) as `mask_logits` does, in place, and return them."""
-    logits[...] = mask_logits(dev, logits, state, remaining)
+    logits[...] = mask_logits(dev, logits, state, remaining, level)
     return logits
+
+
+def _with_one_end(dev: HostTable, logits: Array) -> Array:
+    """Return logits (B, V') in which `eos` has the weight of all ends, and the others have none."""
+    if len(dev.ends) < 2:
+        return logits
+    check_floating(logits.dtype.kind == "f", logits.dtype)
+    check_logits(dev.vocab_size, logits.shape)
+    merged = logits.astype(np.promote_types(logits.dtype, np.float32))
+    with np.errstate(all="ignore"):
+        weight = np.logaddexp.reduce(merged[:, list(dev.ends)], axis=1)
+    merged[:, list(dev.ends)] = -np.inf
+    merged[:, dev.eos] = weight
+    return merged
 
 
 def draw(*_: Any) -> None:
     """Return None: drawing takes array operations here, as everybody can read them."""
 
 
-@by_kind(numpy_arrays)
+@_for_all_kinds
 def candidates(dev: HostTable, logits: Array, state: AnyState, width: int, level: int | None = None) -> Candidates:
     """Return the `width` best allowed continuations of each row, EOS among them, best first.
 
@@ -309,7 +299,7 @@ def candidates(dev: HostTable, logits: Array, state: AnyState, width: int, level
     Scores are log-probabilities under the full softmax. Unused slots score -inf and lead to the dead state. `level`
     is a depth at which all the states must be: other backends are quicker for it, and leave tokens of others out.
     """
-    masked = mask_logits(dev, log_softmax(logits), state)
+    masked = mask_logits(dev, log_softmax(_with_one_end(dev, logits)), state)
     batch = logits.shape[0]
     scores = np.full((batch, width), -np.inf, masked.dtype)
     tokens = np.zeros((batch, width), np.int64)
@@ -323,7 +313,7 @@ def candidates(dev: HostTable, logits: Array, state: AnyState, width: int, level
     return Candidates(scores, tokens, state_of(dev, states, (batch, width)))
 
 
-@by_kind(numpy_arrays)
+@_for_all_kinds
 def select(
     dev: HostTable | None,
     logits: Array,
@@ -348,6 +338,7 @@ def select(
     nowhere: Configuration = (0 if dev is None else dev.dead, ())
     reached = [nowhere] * (batch * beams)
     rows = [nowhere] * (batch * m) if dev is None else configurations_of(dev, state)
+    logits = logits if dev is None else _with_one_end(dev, logits)
     for b in range(batch):
         found = []
         for beam in range(m):
@@ -372,25 +363,27 @@ def select(
     return Selection(best, None if in_place else parents, picked, following)
 
 
-@by_kind(numpy_arrays)
+@_for_all_kinds
 def end_scores(dev: HostTable, logits: Array, state: AnyState, renormalise: bool = False) -> Array:
     """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`.
 
     Of several ends it is the probability that the model ends by any of them.
     """
+    logits = _with_one_end(dev, logits)
     last = log_softmax(mask_logits(dev, logits, state) if renormalise else logits)[:, dev.eos]
     return np.where(accepting(dev, state) & ~np.isnan(last), last, -np.inf)
 
 
-@by_kind(numpy_arrays)
+@_for_all_kinds
 def advance(dev: HostTable, state: AnyState, tokens: Array) -> AnyState:
     """Return the state after one more token (B,) each; the dead state where it was not allowed."""
     check_tokens(state.node.size, tokens.shape, tokens.dtype.kind in "iu", tokens.dtype)
-    pairs = zip(configurations_of(dev, state), tokens.tolist(), strict=True)
+    chosen: list[Any] = [dev.eos if token in dev.ends else token for token in tokens.tolist()]
+    pairs = zip(configurations_of(dev, state), chosen, strict=True)
     return state_of(dev, [moves(dev, row).get(token, (dev.dead, ())) for row, token in pairs], (len(tokens),))
 
 
-@by_kind(numpy_arrays)
+@_for_all_kinds
 def log_mass(dev: HostTable, logits: Array, state: AnyState) -> Array:
     """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold."""
     masked = mask_logits(dev, log_softmax(logits), state)
@@ -451,7 +444,7 @@ def log_probs(
     return scores if by_position else np.asarray(scores.sum(axis=-1))
 
 
-@by_kind(numpy_arrays)
+@_for_all_kinds
 def contains(dev: HostTable, sids: Array) -> Array:
     """Return whether each row of sids (N, L) is in the set: bool (N,)."""
     check_sids(sids.shape)
@@ -461,7 +454,7 @@ def contains(dev: HostTable, sids: Array) -> Array:
     return accepting(dev, state)
 
 
-@by_kind(numpy_arrays)
+@_for_all_kinds
 def allowed_tokens(dev: HostTable, state: AnyState, width: int, remaining: Array | None = None) -> tuple[Array, Array]:
     """Return the first `width` tokens that each state allows, and ends: tokens (B, W), and which of them there are.
 
@@ -469,13 +462,13 @@ def allowed_tokens(dev: HostTable, state: AnyState, width: int, remaining: Array
     remaining: as for `bitmask`. width: at most what any state has, known of tries and of graphs without masks or calls.
     """
     bits = unpack(bitmask(dev, state, remaining), dev.vocab_size)
-    tokens = np.zeros((state.node.size, width + (dev.eos is not None)), np.int64)
+    tokens = np.zeros((state.node.size, width + len(dev.ends)), np.int64)
     allowed = np.zeros(tokens.shape, bool)
     for row in range(len(tokens)):
         found = [token for token in np.flatnonzero(bits[row]).tolist() if token not in dev.ends][:width]
         tokens[row, : len(found)], allowed[row, : len(found)] = found, True
         if dev.eos is not None and bits[row, dev.eos]:
-            tokens[row, -1], allowed[row, -1] = dev.eos, True
+            tokens[row, width:], allowed[row, width:] = dev.ends, True
     return tokens, allowed
 
 

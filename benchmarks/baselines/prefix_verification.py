@@ -87,7 +87,7 @@ class TorchPrefixVerification:
             bounds = self._lower_bounds(level, low, high, self.tokens.expand(len(logits), -1))
             lower, upper = bounds[:, :-1], bounds[:, 1:]
         else:
-            log_probs, candidates = torch_ops.top_k(logits.log_softmax(-1, dtype=torch.float32), self.top)
+            log_probs, candidates = torch_ops.arrays.top_k(logits.log_softmax(-1, dtype=torch.float32), self.top)
             queries = torch.cat([candidates, candidates + 1], dim=1).to(self.columns.dtype)
             bounds = self._lower_bounds(level, low, high, queries)
             lower, upper = bounds[:, : self.top], bounds[:, self.top :]
@@ -142,7 +142,7 @@ class JaxPrefixVerification:
             bounds = self._lower_bounds(level, low, high, queries)
             lower, upper = bounds[:, :-1], bounds[:, 1:]
         else:
-            log_probs, candidates = jax_ops.top_k(log_probs, self.top)
+            log_probs, candidates = jax_ops.arrays.top_k(log_probs, self.top)
             queries = jnp.concatenate([candidates, candidates + 1], axis=1).astype(self.columns.dtype)
             bounds = self._lower_bounds(level, low, high, queries)
             lower, upper = bounds[:, : self.top], bounds[:, self.top :]

@@ -49,7 +49,7 @@ class _Search:
 
     def advance(self, parents: Tensor, tokens: Tensor) -> None:
         """Go on with tokens (n,), each of the beam of its parent (n,)."""
-        self.state = torch_ops.advance(self.dev, torch_ops.gather(self.state, parents), tokens)
+        self.state = torch_ops.advance(self.dev, torch_ops.arrays.gather(self.state, parents), tokens)
         self.depth += 1
 
 

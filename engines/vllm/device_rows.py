@@ -202,6 +202,6 @@ class DeviceRows:
         if placed.counts:
             remaining = (self._limit[slot] - context.pos.long() - 1).clamp(min=0)
             ends |= torch_ops.distance(placed.dev, state) > remaining
-        masked = torch_ops.mask_logits(placed.dev, logits, state, remaining)
+        masked: Tensor = torch_ops.mask_logits(placed.dev, logits, state, remaining)
         masked[:, self._end] = torch.where(ends, logits[:, self._end], -torch.inf)
         return masked

@@ -73,6 +73,7 @@ def beam_search(
 
     Raises ValueError if nothing in the table is complete within max_length.
     """
+    xp = ops.arrays
     if batch < 1 or beams < 1 or max_length < 1:
         raise ValueError(f"batch, beams and max_length must be positive, not {batch}, {beams} and {max_length}")
     given, (dev, depth) = dev, table_of(dev)
@@ -85,15 +86,15 @@ def beam_search(
     steps = max_length if dev is None or dev.max_length is None else min(max_length, dev.max_length - depth)
     fixed = dev is None or dev.fixed_length is not None
     scores_end = not fixed and dev.eos is not None
-    regather = gather or ops.gather
+    regather = gather or xp.gather
 
     root = None if dev is None else start_of(ops, given, batch).state
     tokens = ops.first_tokens(dev, cache, batch * beams, start_token)
     logits, cache = step(tokens, cache, 0)
     logits = logits.reshape(batch, beams, -1)[:, 0]  # all beams are one still
-    scores = ops.zeros((batch, 1), like=logits)
-    state = State(ops.zeros((batch,), like=tokens)) if root is None else root
-    offset = ops.arange(batch, like=tokens)[:, None] * beams
+    scores = xp.zeros((batch, 1), like=logits)
+    state = State(xp.zeros((batch,), like=tokens)) if root is None else root
+    offset = xp.arange(batch, like=tokens)[:, None] * beams
     finished: _Finished | None = None
     history: list[tuple[Any, Any]] = []  # (parents or None, tokens) of each step
 
@@ -108,9 +109,9 @@ def beam_search(
         if scores_end:
             end = ops.end_scores(dev, logits, root, renormalise)
         else:
-            end = ops.where(ops.accepting(dev, root), scores[:, 0], -float("inf"))
-        totals = ops.where(ops.arange(beams, like=tokens) == 0, end[:, None], -float("inf"))
-        nodes = ops.zeros((batch, beams), like=tokens) + root.node[:, None]
+            end = xp.where(ops.accepting(dev, root), scores[:, 0], -float("inf"))
+        totals = xp.where(xp.arange(beams, like=tokens) == 0, end[:, None], -float("inf"))
+        nodes = xp.zeros((batch, beams), like=tokens) + root.node[:, None]
         finished = _merge(ops, None, totals, 0, nodes, 1.0)
     for t in range(steps):
         if t > 0:
@@ -121,7 +122,7 @@ def beam_search(
         history.append((parents, tokens))
         if not fixed and not scores_end:
             may_end = ops.accepting(dev, state).reshape(batch, beams)
-            finished = finish(ops.where(may_end, scores, -float("inf")), t + 1)
+            finished = finish(xp.where(may_end, scores, -float("inf")), t + 1)
         if cache is not None and parents is not None and (scores_end or t + 1 < steps):
             cache = regather(cache, (offset + parents).reshape(-1))
     if scores_end:
@@ -137,33 +138,35 @@ def _merge(
     ops: Operations, finished: _Finished | None, totals: Array, length: int, states: Array, divisor: float
 ) -> _Finished:
     """Put the beams that end now, with totals and states (B, M), among the best that have ended before."""
+    xp = ops.arrays
     beams = states.shape[1]
     pool = _Finished(
-        ops.where(totals == totals, totals, -float("inf")) / divisor,
-        ops.zeros(states.shape, like=states) + length,
-        ops.zeros(states.shape, like=states) + ops.arange(beams, like=states),
+        xp.where(totals == totals, totals, -float("inf")) / divisor,
+        xp.zeros(states.shape, like=states) + length,
+        xp.zeros(states.shape, like=states) + xp.arange(beams, like=states),
         states,
     )
     if finished is not None:
-        pool = _Finished(*(ops.concatenate([a, b], 1) for a, b in zip(finished, pool, strict=True)))
-    best, at = ops.top_k(pool.scores, beams)
-    return _Finished(best, *(ops.take(x, at) for x in pool[1:]))
+        pool = _Finished(*(xp.concatenate([a, b], 1) for a, b in zip(finished, pool, strict=True)))
+    best, at = xp.top_k(pool.scores, beams)
+    return _Finished(best, *(xp.take(x, at) for x in pool[1:]))
 
 
 def _read_back(ops: Operations, finished: _Finished, history: list[tuple[Any, Any]], fixed: bool) -> Beams:
     """Follow the back pointers of each finished sequence from its last token to its first; fixed: all are as long."""
+    xp = ops.arrays
     valid = finished.scores > -float("inf")
-    lengths = ops.where(valid, finished.lengths, 0)
+    lengths = xp.where(valid, finished.lengths, 0)
     beam = finished.beams
     columns = []
     for t in range(len(history) - 1, -1, -1):
         parents, tokens = history[t]
-        column = ops.take(tokens, beam)
-        columns.append(column if fixed else ops.where(t < lengths, column, -1))
+        column = xp.take(tokens, beam)
+        columns.append(column if fixed else xp.where(t < lengths, column, -1))
         if parents is not None:
-            parent = ops.take(parents, beam)
-            beam = parent if fixed else ops.where(t < lengths, parent, beam)
-    tokens = ops.concatenate([column[:, :, None] for column in reversed(columns)], 2)
+            parent = xp.take(parents, beam)
+            beam = parent if fixed else xp.where(t < lengths, parent, beam)
+    tokens = xp.concatenate([column[:, :, None] for column in reversed(columns)], 2)
     if fixed:
-        tokens = ops.where(valid[:, :, None], tokens, -1)
+        tokens = xp.where(valid[:, :, None], tokens, -1)
     return Beams(tokens, lengths, finished.scores, valid, finished.states)

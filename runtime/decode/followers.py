@@ -52,19 +52,19 @@ class DeviceFollower:
         """Begin a draft where the rows are."""
         self.levels = [self.root]
         if self.budgets:
-            self.room = self.ops.to_device(np.array([row.room for row in rows]), self.root.node)
+            self.room = self.ops.arrays.to_device(np.array([row.room for row in rows]), self.root.node)
 
     def grow(self, tokens: Array, children: int) -> None:
         """Follow drafted tokens (B, w * children)."""
-        parents = self.ops.arange(tokens.shape[0] * tokens.shape[1], like=self.root.node) // children
-        state = self.ops.gather(self.levels[-1], parents)
+        parents = self.ops.arrays.arange(tokens.shape[0] * tokens.shape[1], like=self.root.node) // children
+        state = self.ops.arrays.gather(self.levels[-1], parents)
         self.levels.append(self.ops.advance(self.dev, state, tokens.reshape(-1)))
 
     def place(self, level: int, at: Array) -> Any:
         """Return where node `at` (B,) of a depth stands."""
         state = self.levels[level]
         width = state.node.shape[0] // self.batch
-        return self.ops.gather(state, self.ops.arange(self.batch, like=at) * width + at)
+        return self.ops.arrays.gather(state, self.ops.arrays.arange(self.batch, like=at) * width + at)
 
     def mask(self, x: Array, level: int, place: Array | None = None) -> Any:
         """Return x (B * w, V) masked for all nodes of a depth, or (B, V) for one place of each row."""
@@ -72,9 +72,9 @@ class DeviceFollower:
         remaining = None
         if self.budgets:
             each = state.node.shape[0] // self.batch
-            rows = self.ops.arange(state.node.shape[0], like=self.root.node) // each
+            rows = self.ops.arrays.arange(state.node.shape[0], like=self.root.node) // each
             left = self.room - level
-            remaining = self.ops.where(left > 0, left, 0)[rows]
+            remaining = self.ops.arrays.where(left > 0, left, 0)[rows]
         return self.ops.mask_logits(self.dev, x, state, remaining)
 
     def choose(self, condition: Array, a: Array, b: Array) -> Any:
@@ -128,7 +128,7 @@ class HostFollower:
         """Follow drafted tokens (B, w * children), and what is forced behind each."""
         following: list[Matcher | None] = []
         spans = []
-        for node, token in enumerate(self.ops.to_host(tokens).reshape(-1).tolist()):
+        for node, token in enumerate(self.ops.arrays.to_host(tokens).reshape(-1).tolist()):
             parent = self.levels[-1][node // children]
             matcher = None if parent is None or token < 0 else parent.copy()
             if matcher is not None and not matcher.advance(token):
@@ -142,16 +142,16 @@ class HostFollower:
         """Return what node `at` (B,) of a depth allows."""
         masks = self._masks(level, at)
         width = masks.shape[0] // self.batch
-        return masks[self.ops.arange(self.batch, like=at) * width + at]
+        return masks[self.ops.arrays.arange(self.batch, like=at) * width + at]
 
     def mask(self, x: Array, level: int, place: Array | None = None) -> Any:
         """Return x (B * w, V) masked for all nodes of a depth, or (B, V) for one place of each row."""
-        return self.ops.where(self._masks(level, x) if place is None else place, x, -float("inf"))
+        return self.ops.arrays.where(self._masks(level, x) if place is None else place, x, -float("inf"))
 
     def _masks(self, level: int, like: Array) -> Any:
         if level == len(self.masks):
             matchers = self.levels[level]
-            self.masks.append(self.ops.to_device(allowed(matchers, [True] * len(matchers), self.size), like))
+            self.masks.append(self.ops.arrays.to_device(allowed(matchers, [True] * len(matchers), self.size), like))
         return self.masks[level]
 
     def choose(self, condition: Array, a: Array, b: Array) -> Any:

@@ -162,6 +162,7 @@ def sample_jumping(
 
     Raises TypeError, ValueError, VocabularyMismatchError.
     """
+    xp = ops.arrays
     filters = _filters(**options)
     written = check_prompts(prompts, max_length, model)
     matchers = row_matchers(table, vocabulary, len(written), max_length if budgets else None)
@@ -195,9 +196,9 @@ def sample_jumping(
         now, random = _split(ops, random) if filters.temperature else (None, random)
         x, sound = _tempered(ops, logits[:, 0], matchers, live, filters.temperature)
         at, drawn, _, valid = choose(ops, x, now, filters, sound)
-        log_probs = ops.zeros((len(written),), like=drawn) if log_probs is None else log_probs
-        log_probs = log_probs + ops.where(valid & ops.to_device(live, drawn), drawn, 0.0)
-        for row, token in enumerate(ops.to_host(ops.where(valid, at, -1)).tolist()):
+        log_probs = xp.zeros((len(written),), like=drawn) if log_probs is None else log_probs
+        log_probs = log_probs + xp.where(valid & xp.to_device(live, drawn), drawn, 0.0)
+        for row, token in enumerate(xp.to_host(xp.where(valid, at, -1)).tolist()):
             if not live[row]:
                 continue
             matcher = matchers[row]
@@ -215,11 +216,11 @@ def sample_jumping(
             follow(row, own, len(own) - 1)
     like = ops.first_tokens(None, None, len(written), 0) / 1 if log_probs is None else log_probs  # nothing was drawn
     tokens, sizes = sequences([written[row][starts[row] :] for row in rows], done, max_length)
-    valid = ops.to_device(done, like)
+    valid = xp.to_device(done, like)
     return Jumped(
-        ops.to_device(tokens, like),
-        ops.to_device(sizes, like),
-        ops.where(valid, like, -float("inf")),
+        xp.to_device(tokens, like),
+        xp.to_device(sizes, like),
+        xp.where(valid, like, -float("inf")),
         valid,
         tuple(matchers),
         np.where(done, forced, 0),
@@ -232,10 +233,11 @@ def _tempered(
     ops: Operations, logits: Array, matchers: list[Matcher], live: NDArray[np.bool_], temperature: float
 ) -> tuple[Any, Any]:
     """Return logits (B, V) by temperature, -inf where not allowed, and which rows (B,) have a distribution."""
+    xp = ops.arrays
     check_logits(max(matcher.table.vocab_size for matcher in matchers), logits.shape)
-    x = logits / (ops.zeros((1, 1), like=logits) + (temperature or 1.0))
-    sound = _finite(ops.logsumexp(x))
-    return ops.where(ops.to_device(allowed(matchers, live, x.shape[1]), x), x, -float("inf")), sound
+    x = logits / (xp.zeros((1, 1), like=logits) + (temperature or 1.0))
+    sound = _finite(xp.logsumexp(x))
+    return xp.where(xp.to_device(allowed(matchers, live, x.shape[1]), x), x, -float("inf")), sound
 
 
 def row_matchers(

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 
 from ...errors import VocabularyMismatchError
 from ..device.backend import Array, Cache, Operations, Placed, Random
-from ..device.device_table import AnyState, check_floating, check_logits, check_rows
+from ..device.device_table import AnyState, check_floating, check_logits, check_rows, is_end
 from ..device.on_demand import counts_tokens
-from ..device.several_ends import is_end
 from ..device.static_width import NARROW, edges_of, static_width
 from .beam import Step
 from .continuation import Continuation, check_room, start_of, table_of
@@ -100,6 +99,7 @@ def sample(
 
     Raises TypeError, ValueError, VocabularyMismatchError.
     """
+    xp = ops.arrays
     filters = _filters(temperature, top_k, top_p, min_p)
     _check_dev(dev)
     check_logits(dev.vocab_size, logits.shape)
@@ -110,28 +110,28 @@ def sample(
     if width is None:
 
         def uniforms() -> Any:
-            return _uniform(ops, random, (logits.shape[0], 2), ops.zeros((1, 1), like=logits))
+            return _uniform(ops, random, (logits.shape[0], 2), xp.zeros((1, 1), like=logits))
 
         drawn = ops.draw(dev, logits, state, uniforms, filters, remaining, log_mass)
         if drawn is not None:
             return Sample(*drawn)
-    zero = ops.zeros((1, 1), like=logits)
+    zero = xp.zeros((1, 1), like=logits)
     scale = zero + (filters.temperature or 1.0)
     check_floating(scale.dtype == zero.dtype, logits.dtype)
     # in at least 32 bits; what is neither wide nor tempered is not copied
     x = logits if scale.dtype == logits.dtype and filters.temperature in (0.0, 1.0) else logits / scale
-    log_z = ops.logsumexp(x)
+    log_z = xp.logsumexp(x)
     tokens = None
     if width is not None:
         tokens, allowed = ops.allowed_tokens(dev, state, edges_of(dev, width), remaining)
-        x = ops.where(allowed, ops.take(x, tokens), -float("inf"))
+        x = xp.where(allowed, xp.take(x, tokens), -float("inf"))
     else:
         x = ops.mask_logits(dev, x, state, remaining)
     at, log_probs, mass, valid = choose(ops, x, random, filters, _finite(log_z))
-    share = ops.where(valid, mass - ops.where(valid, log_z, 0.0), -float("inf"))
-    share = ops.where(share > 0, 0.0, share)  # by rounding
-    found = at if tokens is None else ops.take(tokens, at[:, None])[:, 0]
-    return Sample(ops.where(valid, found, -1), log_probs, share if log_mass else None, valid)
+    share = xp.where(valid, mass - xp.where(valid, log_z, 0.0), -float("inf"))
+    share = xp.where(share > 0, 0.0, share)  # by rounding
+    found = at if tokens is None else xp.take(tokens, at[:, None])[:, 0]
+    return Sample(xp.where(valid, found, -1), log_probs, share if log_mass else None, valid)
 
 
 def allowed_logits(
@@ -153,6 +153,7 @@ def allowed_logits(
 
     Raises ValueError where there is no static width that is less than the vocabulary.
     """
+    xp = ops.arrays
     _check_dev(dev)
     if len(hidden.shape) != 2 or len(weight.shape) != 2 or hidden.shape[1] != weight.shape[1]:
         raise ValueError(
@@ -175,7 +176,7 @@ def allowed_logits(
     logits = (weight[tokens] @ hidden[:, :, None])[:, :, 0]
     if bias is not None:
         logits = logits + bias[tokens]
-    return ops.where(allowed, tokens, -1), ops.where(allowed, logits, -float("inf"))
+    return xp.where(allowed, tokens, -1), xp.where(allowed, logits, -float("inf"))
 
 
 def sample_allowed(
@@ -193,14 +194,15 @@ def sample_allowed(
 
     Its `log_mass` is None: the other logits are not known.
     """
+    xp = ops.arrays
     filters = _filters(temperature, top_k, top_p, min_p)
     if len(logits.shape) != 2 or tuple(tokens.shape) != tuple(logits.shape):
         raise ValueError(f"tokens {tuple(tokens.shape)} and logits {tuple(logits.shape)} must both have shape (N, W)")
-    zero = ops.zeros((1, 1), like=logits)
+    zero = xp.zeros((1, 1), like=logits)
     scale = zero + (filters.temperature or 1.0)
     check_floating(scale.dtype == zero.dtype, logits.dtype)
     at, log_probs, _, valid = choose(ops, logits / scale, random, filters)
-    return Sample(ops.where(valid, ops.take(tokens, at[:, None])[:, 0], -1), log_probs, None, valid)
+    return Sample(xp.where(valid, xp.take(tokens, at[:, None])[:, 0], -1), log_probs, None, valid)
 
 
 def sample_sequences(
@@ -232,6 +234,7 @@ def sample_sequences(
 
     Raises TypeError; ValueError if nothing in the table is complete within max_length.
     """
+    xp = ops.arrays
     filters = _filters(**options)
     given, (dev, depth) = dev, table_of(dev)
     _check_run(dev, depth, batch, samples, max_length)
@@ -243,12 +246,12 @@ def sample_sequences(
     rows = batch * samples
     if isinstance(given, Continuation):
         state = start_of(ops, given, batch).state
-        state = ops.gather(state, ops.arange(rows, like=state.node) // samples)
+        state = xp.gather(state, xp.arange(rows, like=state.node) // samples)
     else:
         state = ops.start(dev, rows)
     tokens = ops.first_tokens(dev, cache, rows, start_token)
-    count = ops.zeros((rows,), like=tokens)
-    lengths, nodes = count, ops.zeros((rows,), like=state.node) + dev.dead
+    count = xp.zeros((rows,), like=tokens)
+    lengths, nodes = count, xp.zeros((rows,), like=state.node) + dev.dead
     live = tokens == tokens
     done = ~live
     written_so_far, log_probs, log_mass = [], None, None
@@ -260,29 +263,29 @@ def sample_sequences(
             remaining=count + (max_length - t) if budgets else None,
         )  # fmt: skip
         if log_probs is None:
-            log_probs = log_mass = ops.zeros((rows,), like=drawn.log_probs)
+            log_probs = log_mass = xp.zeros((rows,), like=drawn.log_probs)
         going = live & drawn.valid
-        log_probs = ops.where(going, log_probs + drawn.log_probs, log_probs)
-        log_mass = ops.where(going, log_mass + drawn.log_mass, log_mass)
+        log_probs = xp.where(going, log_probs + drawn.log_probs, log_probs)
+        log_mass = xp.where(going, log_mass + drawn.log_mass, log_mass)
         live = going
         if not fixed:
             ends = going & is_end(dev, drawn.tokens)
-            nodes, done, live = ops.where(ends, state.node, nodes), done | ends, going & ~ends
+            nodes, done, live = xp.where(ends, state.node, nodes), done | ends, going & ~ends
         if t == steps:
             break
-        written_so_far.append(ops.where(live, drawn.tokens, -1)[:, None])
-        lengths = lengths + ops.where(live, 1, 0)
+        written_so_far.append(xp.where(live, drawn.tokens, -1)[:, None])
+        lengths = lengths + xp.where(live, 1, 0)
         state = ops.advance(dev, state, written_so_far[-1][:, 0])
-        tokens = ops.where(live, drawn.tokens, start_token)
+        tokens = xp.where(live, drawn.tokens, start_token)
     valid, nodes = (live, state.node) if fixed else (done, nodes)
-    found = ops.concatenate(written_so_far, 1)
+    found = xp.concatenate(written_so_far, 1)
     return Sequences(
-        ops.where(valid[:, None], found, -1).reshape(batch, samples, -1),
-        ops.where(valid, lengths, 0).reshape(batch, samples),
-        ops.where(valid, log_probs, -float("inf")).reshape(batch, samples),
-        ops.where(valid, log_mass, -float("inf")).reshape(batch, samples),
+        xp.where(valid[:, None], found, -1).reshape(batch, samples, -1),
+        xp.where(valid, lengths, 0).reshape(batch, samples),
+        xp.where(valid, log_probs, -float("inf")).reshape(batch, samples),
+        xp.where(valid, log_mass, -float("inf")).reshape(batch, samples),
         valid.reshape(batch, samples),
-        ops.where(valid, nodes, dev.dead).reshape(batch, samples),
+        xp.where(valid, nodes, dev.dead).reshape(batch, samples),
     )
 
 
@@ -296,49 +299,51 @@ def choose(
 
     -inf is what is not allowed. sound: (N,) rows that may be drawn from.
     """
-    total = ops.logsumexp(x)
+    xp = ops.arrays
+    total = xp.logsumexp(x)
     valid = _finite(total) if sound is None else _finite(total) & sound
-    x = ops.where(valid[:, None], x, -float("inf"))
+    x = xp.where(valid[:, None], x, -float("inf"))
     if filters.temperature == 0:
         at = x.argmax(-1)
-        return at, ops.where(valid, ops.zeros((x.shape[0],), like=total), -float("inf")), total, valid
-    floor = _floor(ops, x, ops.where(valid, total, 0.0)[:, None], filters)
+        return at, xp.where(valid, xp.zeros((x.shape[0],), like=total), -float("inf")), total, valid
+    floor = _floor(ops, x, xp.where(valid, total, 0.0)[:, None], filters)
     kept = total
     if floor is not None:
-        x = ops.where(x >= floor, x, -float("inf"))
-        kept = ops.logsumexp(x)
-    kept = ops.where(valid, kept, 0.0)
-    at = draw(ops, ops.exp(x - kept[:, None]), _uniform(ops, random, (x.shape[0], 2), x))
-    log_probs = ops.take(x, at[:, None])[:, 0] - kept
-    log_probs = ops.where(log_probs > 0, 0.0, log_probs)  # by rounding
-    return at, ops.where(valid, log_probs, -float("inf")), total, valid
+        x = xp.where(x >= floor, x, -float("inf"))
+        kept = xp.logsumexp(x)
+    kept = xp.where(valid, kept, 0.0)
+    at = draw(ops, xp.exp(x - kept[:, None]), _uniform(ops, random, (x.shape[0], 2), x))
+    log_probs = xp.take(x, at[:, None])[:, 0] - kept
+    log_probs = xp.where(log_probs > 0, 0.0, log_probs)  # by rounding
+    return at, xp.where(valid, log_probs, -float("inf")), total, valid
 
 
 def _floor(ops: Operations, x: Array, total: Array, filters: CheckedFilters) -> Any:
     """Return the least of x (N, W) that the filters keep, (N, 1), or None without filters; total (N, 1): log-sum."""
+    xp = ops.arrays
     top_p = None if filters.top_p == 1 else filters.top_p
     min_p = None if filters.min_p == 0 else filters.min_p
     floor = None
     largest = x  # the largest of each row, in order, as far as they are needed
     if filters.top_k is not None:
-        largest, _ = ops.top_k(x, min(filters.top_k, x.shape[1]))
+        largest, _ = xp.top_k(x, min(filters.top_k, x.shape[1]))
         floor = largest[:, -1:]
     if top_p is not None:
         if filters.top_k is None:
-            largest = ops.sort(x)
+            largest = xp.sort(x)
         else:  # renormalised; those as probable as the k-th are kept with it
-            left = ops.logsumexp(ops.where(x >= floor, x, -float("inf")))[:, None]
-            total = ops.where(_finite(left), left, 0.0)
-        p = ops.exp(largest - total)
+            left = xp.logsumexp(xp.where(x >= floor, x, -float("inf")))[:, None]
+            total = xp.where(_finite(left), left, 0.0)
+        p = xp.exp(largest - total)
         before = p.cumsum(-1) - p  # what those further in front hold
-        before = ops.where(before > 0, before, 0.0)
-        last = ops.where(before < top_p, 1, 0).sum(-1) - 1
-        last = ops.where(last > 0, last, 0)  # a top_p that is 0 in the logits' type keeps the best
-        floor = ops.take(largest, last[:, None])
+        before = xp.where(before > 0, before, 0.0)
+        last = xp.where(before < top_p, 1, 0).sum(-1) - 1
+        last = xp.where(last > 0, last, 0)  # a top_p that is 0 in the logits' type keeps the best
+        floor = xp.take(largest, last[:, None])
     if min_p is not None:
-        best = ops.take(x, x.argmax(-1)[:, None])
+        best = xp.take(x, x.argmax(-1)[:, None])
         least = best + math.log(min_p)
-        floor = least if floor is None else ops.where(floor > least, floor, least)
+        floor = least if floor is None else xp.where(floor > least, floor, least)
     return floor
 
 
@@ -348,15 +353,16 @@ def draw(ops: Operations, weights: Array, uniforms: Array) -> Any:
     Wide rows are drawn from in two goes, a block and one of its weights: a running sum over 100,000 weights in 32 bits
     would round more than small weights are, and takes longer.
     """
+    xp = ops.arrays
     rows, width = weights.shape
     if width <= WHOLE:
         return draw_one(ops, weights, uniforms[:, 1])
     if width % BLOCK:
-        padding = ops.zeros((rows, BLOCK - width % BLOCK), like=weights)
-        weights = ops.concatenate([weights, padding], 1)
+        padding = xp.zeros((rows, BLOCK - width % BLOCK), like=weights)
+        weights = xp.concatenate([weights, padding], 1)
     blocks = weights.reshape(rows, -1, BLOCK)
     block = draw_one(ops, blocks.sum(-1), uniforms[:, 0])
-    inside = blocks[ops.arange(rows, like=block), block]
+    inside = blocks[xp.arange(rows, like=block), block]
     return block * BLOCK + draw_one(ops, inside, uniforms[:, 1])
 
 
@@ -365,9 +371,10 @@ def draw_one(ops: Operations, weights: Array, uniform: Array) -> Any:
 
     Never one of weight 0, whichever way a device rounds its sums.
     """
+    xp = ops.arrays
     running = weights.cumsum(-1)
     above = (weights > 0) & (running > (uniform * running[:, -1])[:, None])
-    return ops.where(above.any(-1), ops.where(above, 1, 0).argmax(-1), weights.argmax(-1))
+    return xp.where(above.any(-1), xp.where(above, 1, 0).argmax(-1), weights.argmax(-1))
 
 
 def _finite(x: Array) -> Any:
@@ -385,7 +392,7 @@ def _are_uniforms(random: Random) -> bool:
 def _uniform(ops: Operations, random: Random, shape: tuple[int, ...], like: Array) -> Any:
     """Return uniform numbers of a shape: drawn, or those that were given."""
     if not _are_uniforms(random):
-        return ops.uniform(random, shape, like)
+        return ops.arrays.uniform(random, shape, like)
     if tuple(random.shape) != shape:
         raise ValueError(f"the uniform numbers have shape {tuple(random.shape)}, {shape} are needed")
     return random
@@ -397,7 +404,7 @@ def _split(ops: Operations, random: Random) -> tuple[Any, Any]:
         if len(random) == 0:
             raise ValueError("too few uniform numbers: there must be some for each step")
         return random[0], random[1:]
-    now, later = ops.split(random)
+    now, later = ops.arrays.split(random)
     return now, later
 
 

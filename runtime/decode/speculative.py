@@ -77,6 +77,7 @@ def speculative_sample(
 
     Raises TypeError, ValueError, VocabularyMismatchError.
     """
+    xp = ops.arrays
     filters = _filters(**options)
     written = check_prompts(prompts, max_length, target, draft)
     batch = len(written)
@@ -109,11 +110,11 @@ def speculative_sample(
         log_probs = ops.first_tokens(dev, None, batch, 0) / 1
     done = np.array([row.done for row in rows])
     tokens, lengths = sequences([row.tokens[row.start :] for row in rows], done, max_length)
-    valid = ops.to_device(done, log_probs)
+    valid = xp.to_device(done, log_probs)
     return Speculated(
-        ops.to_device(tokens, log_probs),
-        ops.to_device(lengths, log_probs),
-        ops.where(valid, log_probs, -float("inf")),
+        xp.to_device(tokens, log_probs),
+        xp.to_device(lengths, log_probs),
+        xp.where(valid, log_probs, -float("inf")),
         valid,
         np.array([row.tried for row in rows]),
         np.array([row.accepted for row in rows]),
@@ -193,7 +194,7 @@ def _draft(
             token = drawn_from(run, probabilities(ops, x, run.filters))
             columns.append(token[:, None])
             x = without(ops, x, token)
-        tokens = ops.concatenate(columns, 1).reshape(layout.batch, -1)
+        tokens = ops.arrays.concatenate(columns, 1).reshape(layout.batch, -1)
         drafted.tokens.append(tokens)
         follower.grow(tokens, children)
         spans = follower.forced(level)
@@ -203,7 +204,7 @@ def _draft(
             break
         most = int(layout.total(level).max())
         if spans is None:
-            tokens = ops.where(tokens < 0, 0, tokens)
+            tokens = ops.arrays.where(tokens < 0, 0, tokens)
         else:
             width = layout.widths[level]
             tokens = padded([[*chain(*spans[b * width : (b + 1) * width])] for b in range(layout.batch)])
@@ -244,15 +245,15 @@ def _verifying(
             lists.append(own)
         return padded(lists), columns
     known = padded(pending)
-    drawn = ops.concatenate(drafted.tokens, 1)
-    both = ops.concatenate([ops.to_device(known, drawn), ops.where(drawn < 0, 0, drawn)], 1)
+    drawn = ops.arrays.concatenate(drafted.tokens, 1)
+    both = ops.arrays.concatenate([ops.arrays.to_device(known, drawn), ops.arrays.where(drawn < 0, 0, drawn)], 1)
     nodes = drawn.shape[1]
     n = int(bases[0].max()) + nodes
     index = np.zeros((batch, n), np.int64)
     for b, count in enumerate(bases[0]):
         index[b, :count] = np.arange(count)
         index[b, count : count + nodes] = known.shape[1] + np.arange(nodes)
-    return ops.take(both, ops.to_device(index, drawn)), columns
+    return ops.arrays.take(both, ops.arrays.to_device(index, drawn)), columns
 
 
 def verify(run: Run, layout: DraftLayout, drafted: Draft, logits: Array) -> tuple[NDArray[np.int64], Any]:
@@ -262,44 +263,48 @@ def verify(run: Run, layout: DraftLayout, drafted: Draft, logits: Array) -> tupl
     the token drawn, -1 where there was no distribution; and the log-probabilities of all these, (B,).
     """
     ops, follower, batch = run.ops, run.follower, layout.batch
-    rows = ops.arange(batch, like=logits[:, 0].argmax(-1))
-    node = ops.zeros((batch,), like=rows)
+    rows = ops.arrays.arange(batch, like=logits[:, 0].argmax(-1))
+    node = ops.arrays.zeros((batch,), like=rows)
     place = follower.place(0, node)
     x = filtered(run, logits[:, 0], 0, place)
     p = left = probabilities(ops, x, run.filters)
     going = rows >= 0
-    log_probs = ops.zeros((batch,), like=x)
+    log_probs = ops.arrays.zeros((batch,), like=x)
     offset = 1
     chosen, path = [], []
     for level, children in enumerate(layout.branches, 1):
         guess = drafted.x[level - 1][rows, node]
-        trying, taken, token = going, ops.zeros((batch,), like=rows) - 1, ops.zeros((batch,), like=rows) - 1
+        trying, taken, token = (
+            going,
+            ops.arrays.zeros((batch,), like=rows) - 1,
+            ops.arrays.zeros((batch,), like=rows) - 1,
+        )
         for child in range(children):
             tried = drafted.tokens[level - 1][rows, node * children + child]
             q = probabilities(ops, guess, run.filters)
-            at = ops.where(tried < 0, 0, tried)[:, None]
+            at = ops.arrays.where(tried < 0, 0, tried)[:, None]
             uniform = uniforms(run, (batch,), p)
-            accepted = trying & (tried >= 0) & accepts(ops, uniform, ops.take(left, at), ops.take(q, at))
-            taken, token = ops.where(accepted, child, taken), ops.where(accepted, tried, token)
+            accepted = trying & (tried >= 0) & accepts(ops, uniform, ops.arrays.take(left, at), ops.arrays.take(q, at))
+            taken, token = ops.arrays.where(accepted, child, taken), ops.arrays.where(accepted, tried, token)
             trying = trying & ~accepted
-            left = ops.where(trying[:, None], rest_of(ops, left, q), left)
+            left = ops.arrays.where(trying[:, None], rest_of(ops, left, q), left)
             guess = without(ops, guess, tried)
         going = taken >= 0
         log_probs = log_probs + log_probs_of(ops, x, token, run.filters)
-        node = ops.where(going, node * children + taken, 0)
+        node = ops.arrays.where(going, node * children + taken, 0)
         there = follower.place(level, node)
         place = follower.choose(going, there, place)
         below = filtered(run, logits[rows, offset + node], level, there)
-        x = ops.where(going[:, None], below, x)
+        x = ops.arrays.where(going[:, None], below, x)
         p = probabilities(ops, below, run.filters)
-        left = ops.where(going[:, None], p, left)
+        left = ops.arrays.where(going[:, None], p, left)
         offset += layout.widths[level]
         chosen.append(taken[:, None])
         path.append(token[:, None])
     last = drawn_from(run, left)
     follower.close(place, last)
     log_probs = log_probs + log_probs_of(ops, x, last, run.filters)
-    return ops.to_host(ops.concatenate([*chosen, *path, last[:, None]], 1)), log_probs
+    return ops.arrays.to_host(ops.arrays.concatenate([*chosen, *path, last[:, None]], 1)), log_probs
 
 
 def _settle(

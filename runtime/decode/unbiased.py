@@ -58,6 +58,7 @@ def sample_unbiased(
 
     Raises TypeError, ValueError.
     """
+    xp = ops.arrays
     if not _filters(temperature, None, None, None).temperature:
         raise ValueError("temperature=0 leaves nothing to draw: sample_sequences takes the best token at each step")
     _number("candidates", candidates, Integral, "an integer")
@@ -73,18 +74,18 @@ def sample_unbiased(
     now, random = _split(ops, random)
     drawn = draw(now)
     now, random = _split(ops, random)
-    score = ops.exp(drawn.log_mass)
+    score = xp.exp(drawn.log_mass)
     accepted = drawn.valid & (_uniform(ops, now, (batch, candidates), score) < score)
-    first, any_accepted = ops.where(accepted, 1, 0).argmax(-1), accepted.any(-1)
+    first, any_accepted = xp.where(accepted, 1, 0).argmax(-1), accepted.any(-1)
     chosen = _pick(ops, drawn, first)
-    if not ops.all_known_true(any_accepted):
+    if not xp.all_known_true(any_accepted):
         now, random = _split(ops, random)
         again = draw(now)
         now, _ = _split(ops, random)
         other = rerank(again, again.log_mass, now, ops=ops)
         chosen = type(drawn)(*(_where(ops, any_accepted, a, b) for a, b in zip(chosen, other, strict=True)))
-    taken = ops.where(any_accepted, first + 1, 2 * candidates)
-    accepted_at = ops.where(any_accepted, first, -1)
+    taken = xp.where(any_accepted, first + 1, 2 * candidates)
+    accepted_at = xp.where(any_accepted, first, -1)
     return Unbiased(**chosen._asdict(), accepted=accepted_at, candidates=taken)
 
 
@@ -96,12 +97,13 @@ def rerank(found: Any, log_scores: Array, random: Random, *, ops: Operations) ->
     candidates are drawn; where there are none, or the scores have NaN, the result is not valid.
     random: as in `sample`; of uniform numbers, (B, 2).
     """
+    xp = ops.arrays
     if tuple(log_scores.shape) != tuple(found.valid.shape):
         raise ValueError(
             f"log_scores have shape {tuple(log_scores.shape)}, there are {tuple(found.valid.shape)} candidates: "
             "one score a candidate is needed"
         )
-    scores = ops.where(found.valid, log_scores, -float("inf"))
+    scores = xp.where(found.valid, log_scores, -float("inf"))
     at, _, _, valid = choose(ops, scores, random, _filters(1.0, None, None, None))
     chosen = _pick(ops, found, at)
     valid = chosen.valid & valid
@@ -113,7 +115,7 @@ def rerank(found: Any, log_scores: Array, random: Random, *, ops: Operations) ->
         "log_mass": -float("inf"),
     }
     blank = {
-        name: ops.where(valid.reshape(-1, *(1 for _ in array.shape[1:])), array, nothing[name])
+        name: xp.where(valid.reshape(-1, *(1 for _ in array.shape[1:])), array, nothing[name])
         for name, array in chosen._asdict().items()
         if name in nothing
     }
@@ -122,10 +124,10 @@ def rerank(found: Any, log_scores: Array, random: Random, *, ops: Operations) ->
 
 def _pick(ops: Operations, found: Any, at: Array) -> Any:
     """Return candidate at (B,) of each row of a tuple of arrays (B, M, ..)."""
-    rows = ops.arange(at.shape[0], like=at)
+    rows = ops.arrays.arange(at.shape[0], like=at)
     return type(found)(*(array[rows, at] for array in found))
 
 
 def _where(ops: Operations, condition: Array, a: Array, b: Array) -> Any:
     """Return a (B, ..) where a condition (B,) holds, else b."""
-    return ops.where(condition.reshape(-1, *(1 for _ in a.shape[1:])), a, b)
+    return ops.arrays.where(condition.reshape(-1, *(1 for _ in a.shape[1:])), a, b)

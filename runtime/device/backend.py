@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from .cursor import Offer
 
 Array: TypeAlias = Any
 """A torch.Tensor, a jax.Array or a numpy array: what they have in common has no type of its own."""
@@ -63,6 +66,9 @@ class Backend(Protocol):
     def lowest(self, x: Array) -> Array:
         """Return -inf in the shape and type of an array."""
 
+    def without_nan(self, x: Array) -> Array:
+        """Return x with -inf where it is NaN."""
+
     def running_max(self, x: Array) -> Array:
         """Return the largest of each row (B, n) up to each column."""
 
@@ -84,6 +90,16 @@ class Backend(Protocol):
     def log_softmax(self, logits: Array) -> Array:
         """Return log-probabilities (B, V); NaN throughout a row that has no distribution."""
 
+    def widen(self, logits: Array) -> Array:
+        """Return logits in at least 32 bits."""
+
+    def softmax_of(self, logits: Array, read: Callable[[Array, bool], Offer]) -> Offer:
+        """Return the log-probabilities of what is read of logits (n, V), under the full softmax.
+
+        read: takes logits or log-probabilities, and which of the two they are. A row of logits that has no distribution
+        gets NaN or -inf.
+        """
+
     def logsumexp(self, x: Array) -> Array:
         """Return the logarithm of each row's sum of exponentials (B,); not finite for a row without a distribution."""
 
@@ -95,6 +111,9 @@ class Backend(Protocol):
 
     def pack(self, mask: Array) -> Array:
         """Return a mask (B, n) of 0 and -1 as bits: (B, ceil(n / 32))."""
+
+    def words(self, x: Array) -> Array:
+        """Return bytes (B, 4 n) as words of a packed mask (B, n)."""
 
     def unpack(self, words: Array, size: int) -> Array:
         """Return which of `size` bits are set in words (B, ceil(size / 32)): bool (B, size)."""
@@ -117,6 +136,12 @@ class Backend(Protocol):
     def is_recording(self, *arrays: Array) -> bool:
         """Return whether operations on arrays are recorded, with all other arrays as they are now."""
 
+    def is_integral(self, x: Array) -> bool:
+        """Return whether an array is of whole numbers."""
+
+    def is_floating(self, x: Array) -> bool:
+        """Return whether an array is of floating-point numbers that have -inf: of 16 bits or more."""
+
     def all_known_true(self, holds: Array) -> bool:
         """Return whether `holds` is true throughout; False where its values are only traced."""
 
@@ -127,8 +152,12 @@ class Backend(Protocol):
         """Return an array on the host, once it is there."""
 
 
-class Operations(Backend, Protocol):
+class Operations(Protocol):
     """The operations on what `put` returns that decoders ask for: `torch_ops`, `jax_ops` and `numpy_ops` have them."""
+
+    @property
+    def arrays(self) -> Backend:
+        """The functions of arrays of the library."""
 
     def start(self, dev: Placed, batch: int, /) -> Any:
         """Return the state of `batch` sequences with nothing written yet."""

@@ -547,10 +547,12 @@ def check_sids(shape: tuple[int, ...]) -> None:
         raise ValueError(f"sids must have shape (N, L), not {tuple(shape)}")
 
 
-def check_put(dev: Placed) -> None:
-    """Raise TypeError unless a table has been through `put`."""
-    if not isinstance(dev, DeviceTable):
-        raise not_put(dev)
+def is_end(dev: Placed, tokens: Array) -> Array:
+    """Return which tokens, of any shape, are ends of a table that has some."""
+    found = tokens == dev.eos
+    for end in dev.other_ends:
+        found = found | (tokens == end)
+    return found
 
 
 def not_put(found: object) -> TypeError:

@@ -6,27 +6,18 @@ the allowed logits alone where few are allowed, else of all logits behind a mask
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from .backend import Array, Backend, Placed
-from .device_table import check_floating, check_logits, check_rows
-from .several_ends import is_end
+from .device_table import check_floating, check_logits, check_rows, is_end, not_put
 from .static_width import NARROW, edges_of, static_width
 
-
-class Steps(NamedTuple):
-    """Operations on what `put` returns that a likelihood is made of, as one library has them."""
-
-    start: Callable[..., Any]
-    walk: Callable[..., tuple[Any, Array]]  # (dev, state (B,), tokens (B, T)) -> see `log_probs` of that library
-    allowed_tokens: Callable[..., tuple[Array, Array]]
-    mask_logits: Callable[..., Array]
+if TYPE_CHECKING:
+    from .cursor import Cursor
 
 
 def log_probs(
-    ops: Backend,
-    steps: Steps,
+    cursor: Cursor,
     dev: Placed,
     logits: Array,
     tokens: Array,
@@ -36,14 +27,15 @@ def log_probs(
 ) -> Array:
     """Return the log-probability of each token (B, T), as `log_probs` of the libraries says."""
     check_likelihood(dev, logits, tokens, state, remaining, renormalise)
-    batch, length = tokens.shape
-    state = steps.start(dev, batch) if state is None else state
+    ops, (batch, length) = cursor.ops, tokens.shape
+    state = cursor.start(dev, batch) if state is None else state
     tokens = ops.integers(tokens, state.node)
     written = tokens >= 0
     if dev.ends:
         ends = ops.where(is_end(dev, tokens), 1, 0)
         written = written & (ends.cumsum(-1) == ends)  # up to the first end
-    before, after = steps.walk(dev, state, ops.where(written, tokens, -1))
+    assert cursor.kinds.walk is not None, "numpy has its own `log_probs`"
+    before, after = cursor.kinds.walk(cursor.step_or_stay, dev, state, ops.where(written, tokens, -1))
     follows = (written & (after != dev.dead)).reshape(-1)
     token = ops.where(follows, tokens.reshape(-1), 0)[:, None]
     rows = logits.reshape(batch * length, -1)
@@ -52,13 +44,13 @@ def log_probs(
         room = None if remaining is None else _room(ops, remaining, written)
         width = static_width(dev)
         if width is not None and NARROW * width <= rows.shape[1]:
-            offered, allowed = steps.allowed_tokens(dev, before, edges_of(dev, width), room)
+            offered, allowed = cursor.allowed_tokens(dev, before, edges_of(dev, width), room)
             x = ops.where(allowed, ops.take(rows, offered), -float("inf"))
             here = allowed & (offered == token)
             follows = follows & here.any(-1)
             place = ops.where(here, 1, 0).argmax(-1)[:, None]
         else:
-            x = steps.mask_logits(dev, rows, before, room)
+            x = cursor.mask_logits(dev, rows, before, room)
     highest = ops.take(x, x.argmax(-1)[:, None])[:, 0]  # NaN where there is one
     follows = follows & (highest > -float("inf")) & (highest < float("inf"))
     x = ops.where(follows[:, None], x, 0.0)  # no derivative passes through a row that has no distribution
@@ -82,7 +74,7 @@ def check_likelihood(
     Raises TypeError, ValueError, VocabularyMismatchError.
     """
     if not hasattr(dev, "min_length"):
-        raise TypeError(f"dev must come from put, not be a {type(dev).__name__}")
+        raise not_put(dev)
     if len(logits.shape) != 3 or len(tokens.shape) != 2 or tuple(logits.shape[:2]) != tuple(tokens.shape):
         raise ValueError(
             f"logits {tuple(logits.shape)} and tokens {tuple(tokens.shape)} must have shapes (B, T, V) and (B, T): "

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .backend import Cache, Random
 from .device_table import map_tree
+
+if TYPE_CHECKING:
+    from .cursor import Offer
 
 Array = NDArray[Any]
 
@@ -19,6 +23,16 @@ def log_softmax(logits: Array) -> Array:
         x = logits.astype(np.promote_types(logits.dtype, np.float32))
         shifted = x - x.max(axis=-1, keepdims=True)
         return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+
+
+def widen(logits: Array) -> Array:
+    """Return logits in at least 32 bits."""
+    return logits.astype(np.promote_types(logits.dtype, np.float32), copy=False)
+
+
+def softmax_of(logits: Array, read: Callable[[Array, bool], Offer]) -> Offer:
+    """Return what is read of log-probabilities (n, V); NaN in a row of logits that has no distribution."""
+    return read(log_softmax(logits), True)
 
 
 def top_k(scores: Array, k: int) -> tuple[Array, Array]:
@@ -118,6 +132,11 @@ def pack(mask: Array) -> Array:
     return np.packbits(bits, axis=1, bitorder="little").view("<u4").astype(np.uint32)
 
 
+def words(x: Array) -> Array:
+    """Return bytes (B, 4 n) as words of a packed mask (B, n)."""
+    return np.ascontiguousarray(x).view("<u4").astype(np.uint32)
+
+
 def unpack(words: Array, size: int) -> Array:
     """Return which of `size` bits are set in words (B, ceil(size / 32)): bool (B, size)."""
     bits = np.unpackbits(words.astype("<u4").view(np.uint8), axis=1, bitorder="little")
@@ -146,6 +165,16 @@ def put_rows(array: Array, index: Array, values: Array) -> Array:
     return array
 
 
+def is_integral(x: Array) -> bool:
+    """Return whether an array is of whole numbers."""
+    return x.dtype.kind in "iu"
+
+
+def is_floating(x: Array) -> bool:
+    """Return whether an array is of floating-point numbers that have -inf: of 16 bits or more."""
+    return x.dtype.kind == "f"
+
+
 def is_concrete(*arrays: Array) -> bool:
     """Return whether the values of arrays can be read now, instead of being traced."""
     return True
@@ -154,6 +183,11 @@ def is_concrete(*arrays: Array) -> bool:
 def is_recording(*arrays: Array) -> bool:
     """Return whether what is computed from arrays is recorded, with all else as it is now."""
     return False
+
+
+def without_nan(x: Array) -> Array:
+    """Return x with -inf where it is NaN."""
+    return np.where(np.isnan(x), -np.inf, x).astype(x.dtype)
 
 
 def running_max(x: Array) -> Array:

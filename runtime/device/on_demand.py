@@ -2,7 +2,7 @@
 
 A grammar whose nesting the text does not delimit has no finite table, and others have none within their budget. A
 `Matcher` reads them without one. This module numbers the places that matchers reach. The device holds each distinct
-mask once, and for each number which mask it has. `on_demand_ops` has the operations.
+mask once, and for each number which mask it has. `on_demand_cursor` reads it.
 """
 
 from __future__ import annotations

@@ -376,7 +376,8 @@ class BatchRows:
             at_end = part.index_select(1, group.ends)
             remaining = None if group.limit is None else (group.limit - count).clamp(min=0)
             own = group.state(state)
-            part = torch_ops.mask_logits_(group.dev, part, own, remaining)
+            depth = count if isinstance(count, int) else None
+            part = torch_ops.mask_logits_(group.dev, part, own, remaining, depth)
             may_end = torch_ops.accepting(group.dev, own) | (own.node == group.dev.dead)
             part.index_copy_(1, group.ends, torch.where(may_end[:, None], at_end, -torch.inf))
             if (

@@ -24,9 +24,7 @@ class Beams(logits_process.LogitsProcessor):
     Scores have gone through the processors when they come to `select`, so that nothing is left to be masked there.
     """
 
-    zeros, arange = staticmethod(torch_ops.zeros), staticmethod(torch_ops.arange)
-    where, concatenate = staticmethod(torch_ops.where), staticmethod(torch_ops.concatenate)
-    top_k, take = staticmethod(torch_ops.top_k), staticmethod(torch_ops.take)
+    arrays = torch_ops.arrays
 
     def __init__(
         self, rows: BatchRows, elements: list[Constraint | None], first: int, eos: int | None, ends: list[int]
@@ -61,12 +59,12 @@ class Beams(logits_process.LogitsProcessor):
         scores = scores.index_fill(1, self._ends, -torch.inf)
         width = scores.shape[1]
         grown = (scores.view(batch, m, width) + totals[:, :, None]).view(batch, -1)
-        best, at = torch_ops.top_k(torch.where(grown.isnan(), -torch.inf, grown), beams)
+        best, at = torch_ops.arrays.top_k(torch.where(grown.isnan(), -torch.inf, grown), beams)
         alive = best > -torch.inf
         parents = at // width
         tokens = torch.where(alive, at - parents * width, 0)
         row = (parents + m * torch.arange(batch, device=parents.device)[:, None]).view(-1)
-        state = self._rows.advance(torch_ops.gather(state, row), tokens.view(-1), level)
+        state = self._rows.advance(torch_ops.arrays.gather(state, row), tokens.view(-1), level)
         self._state = choose(alive.view(-1), state, self._rows.lost)
         self._rows.keep(lambda: [self._state])
         return Selection(best, parents, tokens, cast(Any, self._state))
@@ -96,7 +94,7 @@ def search_beams(
         else:
             ids = torch.cat([ids, tokens[:, None]], dim=1)
             outputs, model_kwargs = compat.next_step(model, ids, model_kwargs)
-        return processors(ids, torch_ops.log_softmax(outputs.logits[:, -1].to(ids.device))), ids
+        return processors(ids, torch_ops.arrays.log_softmax(outputs.logits[:, -1].to(ids.device))), ids
 
     def gather(ids: Tensor, index: Tensor) -> Tensor:
         compat.reorder_cache(model, model_kwargs, index)

@@ -299,9 +299,9 @@ class Engine:
         x = x.float() if x.dtype != torch.float64 else x
         temperatures = torch.tensor([each.temperature or 1.0 for each in asked], device=self.device)
         x = x / temperatures.to(x.dtype)[:, None]
-        sound = _finite(torch_ops.logsumexp(x))
+        sound = _finite(torch_ops.arrays.logsumexp(x))
         if masks is not None:
-            x = torch_ops.keep_packed(x, masks, x.shape[1], in_place=True)
+            x = torch_ops.arrays.keep_packed(x, masks, x.shape[1], in_place=True)
         found = torch.full((len(ready),), -1, device=self.device)
         log_probs = torch.zeros(len(ready), dtype=x.dtype, device=self.device)
         for filters in set(asked):  # few: most requests leave them alone

@@ -220,7 +220,7 @@ def _follow(memory: _Memory | None, rows: BatchRows, ids: Tensor, may_start: boo
         columns.append(_Column(len(parents) - 1, state, written))
     if may_start:
         columns[-1] = columns[-1]._replace(state=choose(found, state, rows.start()))
-    elif torch_ops.is_concrete(found):  # else it has no values, as while a graph is captured
+    elif torch_ops.arrays.is_concrete(found):  # else it has no values, as while a graph is captured
         unread += check_known([Report(~found, lambda: True)]) if is_on_host(ids) else [report_of(~found)]
     return _Memory(rows, first, ids, columns, parents, unread)
 

@@ -55,7 +55,7 @@ def _tokens(table: mw.TransitionTable, rng: Random) -> np.ndarray[Any, Any]:
     state = numpy_ops.start(table, _ROWS)
     tokens = np.zeros((_TOKENS, _ROWS), np.int64)
     for step in range(_TOKENS):
-        bits = numpy_ops.unpack(numpy_ops.bitmask(table, state), table.vocab_size)
+        bits = numpy_ops.arrays.unpack(numpy_ops.bitmask(table, state), table.vocab_size)
         for row in range(_ROWS):
             allowed = np.flatnonzero(bits[row])
             any_token = rng.randrange(table.vocab_size)
@@ -77,9 +77,9 @@ def _compare(backend: Backend, table: mw.TransitionTable, tokens: np.ndarray[Any
             for remaining in (None, left):
                 found = ops.bitmask(dev, state, None if remaining is None else array(left))
                 wanted = numpy_ops.bitmask(table, expected, remaining)
-                if not np.array_equal(ops.to_host(found).view(np.uint32), wanted):
+                if not np.array_equal(ops.arrays.to_host(found).view(np.uint32), wanted):
                     raise DifferenceError(f"{name} and numpy have other masks after {step} tokens, left: {remaining}")
             state = ops.advance(dev, state, array(given))
             expected = numpy_ops.advance(table, expected, given)
-            if not np.array_equal(ops.to_host(state.node), expected.node):
+            if not np.array_equal(ops.arrays.to_host(state.node), expected.node):
                 raise DifferenceError(f"{name} and numpy are in other states after {step + 1} tokens")

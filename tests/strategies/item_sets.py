@@ -136,5 +136,5 @@ def walked(ops: Any, dev: Any, rows: np.ndarray, depths: np.ndarray, into: Any) 
     state = ops.start(dev, len(rows))
     for at in range(rows.shape[1]):
         after = ops.advance(dev, state, into(rows[:, at].astype(np.int64)))
-        state = type(state)(*(ops.where(into(depths > at), a, b) for a, b in zip(after, state, strict=True)))
+        state = type(state)(*(ops.arrays.where(into(depths > at), a, b) for a, b in zip(after, state, strict=True)))
     return state

@@ -13,7 +13,7 @@ import maskwright as mw
 from maskwright.errors import TableFileError
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode import beam_search, sample_sequences
-from maskwright.runtime.device import live_ops
+from maskwright.runtime.device import live_cursor
 from maskwright.table import live_base, live_sids, update_log
 from tests.marks import marked
 from tests.strategies.item_sets import KINDS, Changing, some_logits, walked
@@ -146,11 +146,11 @@ def test_operations_agree_with_the_table_of_what_is_in_the_set(name, kind):
             np.testing.assert_array_equal(found, c.live.publish().contains(asked))
 
 
-@pytest.mark.parametrize(("kind", "pairs"), [*((kind, live_ops._PAIRS) for kind in KINDS), ("few tokens", 1 << 20)])
+@pytest.mark.parametrize(("kind", "pairs"), [*((kind, live_cursor.PAIRS) for kind in KINDS), ("few tokens", 1 << 20)])
 @pytest.mark.parametrize("name", ["numpy", "torch"])
 def test_searches_keep_their_snapshot_while_the_set_changes(name, kind, pairs, monkeypatch):
     """pairs: so many that tokens of base and delta are compared, where few tokens would be marked, too."""
-    monkeypatch.setattr(live_ops, "_PAIRS", pairs)
+    monkeypatch.setattr(live_cursor, "PAIRS", pairs)
     c, (ops, into) = Changing(kind, 2), backend(name)
     dev = ops.put(c.live.publish())
     weights = some_logits(c.length, c.vocab, 3)

@@ -153,7 +153,7 @@ def walked(ops: Any, dev: Any, rows: np.ndarray, depths: np.ndarray, of: np.ndar
     for at in range(rows.shape[1]):
         after = ops.advance(dev, state, into(rows[:, at].astype(np.int64)))
         going = into(depths > at)
-        state = FilteredState(*(ops.where(going, a, b) for a, b in zip(after, state, strict=True)))
+        state = FilteredState(*(ops.arrays.where(going, a, b) for a, b in zip(after, state, strict=True)))
     return state
 
 

@@ -143,14 +143,14 @@ def test_arrays_that_are_no_sorted_matrix_are_refused(monkeypatch):
 
 def every_operation(ops: Any, dev: Any, logits: Any, state: Any, tokens: Any, remaining: Any, width: int) -> Any:
     """All that needs no level, of states at any depths."""
-    sound = ops.where(logits == logits, logits, 0.0)
+    sound = ops.arrays.where(logits == logits, logits, 0.0)
     return {
         "mask": ops.mask_logits(dev, logits, state),
         "mask in time": ops.mask_logits(dev, logits, state, remaining),
         "bits": ops.bitmask(dev, state),
         "bits in time": ops.bitmask(dev, state, remaining),
         "accepting": ops.accepting(dev, state),
-        "mass": ops.log_mass(dev, ops.where(sound > 50, 50.0, sound), state),
+        "mass": ops.log_mass(dev, ops.arrays.where(sound > 50, 50.0, sound), state),
         "best": ops.candidates(dev, logits, state, 3),
         "after": ops.advance(dev, state, tokens),
         "tokens": ops.allowed_tokens(dev, state, width),
@@ -380,7 +380,7 @@ def test_what_cannot_be_is_refused_by_name(name):
     matrix = mw.sort_sids([[0, 5], [1, 2]], 6)
     dev = ops.put(matrix)
     state, logits = ops.start(dev, 2), into(np.zeros((2, 6), np.float32))
-    with pytest.raises(ValueError, match=r"a sorted matrix has no EOS, .* compile_sids\(.., eos=\) has one"):
+    with pytest.raises(ValueError, match=r"this constraint has no EOS, .* compile_sids\(.., eos=\) has one"):
         ops.end_scores(dev, logits, state)
     with pytest.raises(TypeError, match=r"tokens must be integers, not .*float"):
         ops.advance(dev, state, logits[:, 0])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,9 @@ from numpy.typing import NDArray
 
 from ....kernels.limits import UNREACHABLE
 from ..backend import Cache, Random
+
+if TYPE_CHECKING:
+    from ..cursor import Offer
 
 _BLOCK = 64  # scores per block maximum in `top_k`
 
@@ -32,6 +36,17 @@ def log_softmax(logits: Array) -> Array:
 def widen(logits: Array) -> Array:
     """Return logits in at least 32 bits."""
     return logits if logits.dtype == jnp.float64 else logits.astype(jnp.float32)
+
+
+def softmax_of(logits: Array, read: Callable[[Array, bool], Offer]) -> Offer:
+    """Return what is read of log-probabilities (n, V): the softmax is of all, and only what is read is divided by it.
+
+    -inf in a row of logits that has no distribution.
+    """
+    logits = widen(logits)
+    log_z = logsumexp(logits)[:, None]
+    offer = read(logits, False)
+    return offer._replace(scores=jnp.where(jnp.isfinite(log_z), offer.scores - log_z, -jnp.inf))
 
 
 def logsumexp(x: Array) -> Array:
@@ -123,6 +138,9 @@ def integers(x: Array, like: Array) -> Array:
     """Return whole numbers in the type of `like`; what is too large for that, or too small, is as far out as may be."""
     if isinstance(x, np.ndarray) and x.dtype.itemsize > 4:  # which JAX would wrap in its 32-bit mode
         x = np.clip(x, 0 if x.dtype.kind == "u" else -UNREACHABLE, UNREACHABLE)
+    if x.dtype.itemsize > like.dtype.itemsize:
+        bounds = np.iinfo(like.dtype)
+        x = jnp.clip(x, bounds.min, bounds.max)
     return (jnp.minimum(x, UNREACHABLE) if x.dtype == jnp.uint32 else x).astype(like.dtype)
 
 
@@ -151,6 +169,12 @@ def pack(mask: Array) -> Array:
     words = -(-mask.shape[1] // 32)
     bits = jnp.pad(mask != 0, ((0, 0), (0, -mask.shape[1] % 32))).reshape(mask.shape[0], words, 32)
     return (bits.astype(jnp.uint32) << jnp.arange(32, dtype=jnp.uint32)).sum(axis=-1, dtype=jnp.uint32)
+
+
+def words(x: Array) -> Array:
+    """Return bytes (B, 4 n) as words of a packed mask (B, n)."""
+    found: Array = lax.bitcast_convert_type(x.reshape(x.shape[0], -1, 4), jnp.uint32)
+    return found
 
 
 def unpack(words: Array, size: int) -> Array:
@@ -190,6 +214,16 @@ def _with_rows(array: Array, index: Array, values: Array) -> Array:
     return array.at[index].set(values.astype(array.dtype), mode="drop")
 
 
+def is_integral(x: Array) -> bool:
+    """Return whether an array is of whole numbers."""
+    return bool(jnp.issubdtype(x.dtype, jnp.integer))
+
+
+def is_floating(x: Array) -> bool:
+    """Return whether an array is of floating-point numbers that have -inf: of 16 bits or more."""
+    return bool(jnp.issubdtype(x.dtype, jnp.floating)) and x.dtype.itemsize > 1
+
+
 def is_concrete(*arrays: Array) -> bool:
     """Return whether the values of arrays can be read now, instead of being traced."""
     return not any(isinstance(array, jax.core.Tracer) for array in arrays)
@@ -198,6 +232,11 @@ def is_concrete(*arrays: Array) -> bool:
 def is_recording(*arrays: Array) -> bool:
     """Return whether what is computed from arrays is recorded, with all else as it is now."""
     return not is_concrete(*arrays)
+
+
+def without_nan(x: Array) -> Array:
+    """Return x with -inf where it is NaN."""
+    return jnp.where(jnp.isnan(x), -jnp.inf, x)
 
 
 def running_max(x: Array) -> Array:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import cast
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from ....kernels.limits import UNREACHABLE
 from .. import stepping
-from ..device_table import AnyState, DeviceCalls, DeviceTable, check_floating, check_logits, check_remaining, check_rows
-from ..dispatch import by_kind
-from . import arrays, stacks
-from .arrays import gathered, keep, log_softmax, pack
+from ..device_table import AnyState, DeviceCalls, DeviceTable, check_remaining
+from . import stacks
+from .arrays import gathered
 from .edges import base_of, class_target, first_edges, in_mask, target_of
-from .states import accepting, check_state_of
-from .tpu_text_layout import TpuTextTable
+from .states import accepting
 
 
 def unfold(dev: DeviceTable, state: AnyState, masked: bool, width: int, remaining: Array | None = None) -> Array:
@@ -79,7 +76,7 @@ def _base_mask(
     return mask.at[rows, jnp.where(own, token, mask.shape[1])].set(allowed, mode="drop"), base
 
 
-def _allowed(dev: DeviceTable, state: AnyState, remaining: Array | None) -> Array:
+def allowed(dev: DeviceTable, state: AnyState, remaining: Array | None) -> Array:
     """Return bool (n, V) of the tokens allowed, EOS among them."""
     width = dev.sparse_width
     if remaining is not None:
@@ -137,83 +134,8 @@ def _write_exits(
     return mask
 
 
-@by_kind(arrays)
-def bitmask(dev: DeviceTable, state: AnyState, remaining: Array | None = None) -> Array:
-    """Return the tokens allowed in each state, packed: uint32 (B, ceil(V / 32)), token 32 * w + i is bit i of word w.
-
-    remaining: (B,) how many tokens may still be written, EOS aside. Then only tokens are allowed from whose target an
-    end can be reached within the others, so that there is always one in reach.
-    """
-    check_state_of(dev, state)
+def check_remaining_of(dev: DeviceTable, state: AnyState, remaining: Array | None) -> None:
+    """Raise unless `remaining` is None, or there is a whole number for each state, and distances are known."""
     if remaining is not None:
-        check_remaining_of(dev, state.node.shape[0], remaining)
-    if isinstance(dev, TpuTextTable):
-        from . import tpu_text_masks  # which imports Pallas: others need not wait for that
-
-        if tpu_text_masks.takes(dev, state, remaining):
-            return tpu_text_masks.bitmask(dev, state, remaining)[:, : -(-dev.vocab_size // 32)]
-    return pack(_allowed(dev, state, remaining))
-
-
-@by_kind(arrays)
-def mask_logits(dev: DeviceTable, logits: Array, state: AnyState, remaining: Array | None = None) -> Array:
-    """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched.
-
-    remaining: as for `bitmask`.
-    """
-    check_floating(jnp.issubdtype(logits.dtype, jnp.floating), logits.dtype)
-    check_logits(dev.vocab_size, logits.shape)
-    check_rows(logits.shape[0], state.node.shape)
-    check_state_of(dev, state)
-    if remaining is not None:
-        check_remaining_of(dev, logits.shape[0], remaining)
-    if isinstance(dev, TpuTextTable):
-        from . import tpu_apply, tpu_text_masks
-
-        if tpu_text_masks.takes(dev, state, remaining) and tpu_apply.takes(logits):
-            return tpu_apply.keep_words(logits, tpu_text_masks.bitmask(dev, state, remaining))
-    return keep(logits, _allowed(dev, state, remaining), dev.vocab_size)
-
-
-def check_remaining_of(dev: DeviceTable, rows: int, remaining: Array) -> None:
-    integers = jnp.issubdtype(remaining.dtype, jnp.integer)
-    check_remaining(rows, remaining.shape, integers, remaining.dtype, dev.distance.shape[0] > 0)
-
-
-def mask_logits_(dev: DeviceTable, logits: Array, state: AnyState, remaining: Array | None = None) -> Array:
-    """Mask logits (B, V) as `mask_logits` does, in their memory: the array given is donated, use what comes back."""
-    masked: Array = _mask_donated(dev, logits, state, remaining)
-    return masked
-
-
-_mask_donated = jax.jit(mask_logits, donate_argnums=1)
-
-
-@by_kind(arrays)
-def log_mass(dev: DeviceTable, logits: Array, state: AnyState) -> Array:
-    """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold."""
-    return jax.nn.logsumexp(mask_logits(dev, log_softmax(logits), state), axis=-1)
-
-
-@by_kind(arrays)
-def allowed_tokens(
-    dev: DeviceTable, state: AnyState, width: int, remaining: Array | None = None
-) -> tuple[Array, Array]:
-    """Return the first `width` tokens that each state allows, and ends: tokens (B, W), and which of them there are.
-
-    W is `width`, and one more for each end token; these have the last columns. Tokens ascend; 0 where there are fewer.
-    remaining: as for `bitmask`. width: at most what any state has, known of tries and of graphs without masks or calls.
-    """
-    edge, token, allowed = first_edges(dev, jnp.asarray(state.node), width)
-    if remaining is not None:
-        check_remaining_of(dev, state.node.shape[0], remaining)
-    if remaining is not None or not dev.is_trie:
-        last = None
-        if remaining is not None:
-            remaining = remaining.astype(jnp.int32) if remaining.dtype.itemsize < 4 else remaining
-            last = (jnp.clip(remaining, 0, UNREACHABLE).astype(jnp.int32) - 1)[:, None]
-        allowed &= stepping.may_follow(stacks, dev, jnp.where(allowed, target_of(dev, edge), dev.dead), None, last)
-    if dev.eos is not None:
-        token = jnp.pad(token, ((0, 0), (0, 1)), constant_values=dev.eos)
-        allowed = jnp.concatenate([allowed, accepting(dev, state)[:, None]], axis=1)
-    return jnp.where(allowed, token, 0), allowed
+        integers, budgets = jnp.issubdtype(remaining.dtype, jnp.integer), dev.distance.shape[0] > 0
+        check_remaining(state.node.shape[0], remaining.shape, integers, remaining.dtype, budgets)

@@ -24,7 +24,6 @@ from ....table.snapshot import LiveFilter, Snapshot
 from ....table.sorted_matrix import SortedMatrix
 from ...arena.arena import Arena, Handle, starts_of
 from ...arena.device_arrays import by_ends, device_table_of
-from ..backend import Cache
 from ..device_filters import filtered as with_filters
 from ..device_live import DeviceLive
 from ..device_live import refreshed as refreshed_live
@@ -351,8 +350,3 @@ def _overwritten(array: Array, values: Array, start: Array, count: Array) -> Arr
 def at(dev: DeviceTable, handles: Sequence[Handle]) -> DeviceTable:
     """Return an arena in which the rows of a batch start in the tables of handles (B,): as many rows in each."""
     return replace(dev, starts=jnp.asarray(starts_of(handles, dev.arena)))
-
-
-def first_tokens(dev: DeviceTable | None, cache: Cache, count: int, token: int) -> Array:
-    """Return `count` copies of the token a model is first fed with."""
-    return jnp.full(count, token, jnp.int32)

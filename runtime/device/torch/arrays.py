@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,6 +14,9 @@ from ..backend import Cache, Random
 from ..device_table import map_tree
 from . import compat
 from .memory import SAME_SIZE, is_writable, noted, takes_logits, write_lowest
+
+if TYPE_CHECKING:
+    from ..cursor import Offer
 
 _BLOCK = 64  # scores per block maximum in `top_k`; 32 and 128 measured slower
 _FEW = 1024  # scores that are sorted sooner than made into whole numbers
@@ -47,7 +51,18 @@ def widen(logits: Tensor) -> Tensor:
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
+def softmax_of(logits: Tensor, read: Callable[[Tensor, bool], Offer]) -> Offer:
+    """Return what is read of log-probabilities (n, V); NaN in a row of logits that has no distribution."""
+    return read(log_softmax(logits), True)
+
+
+def is_floating(x: Tensor) -> bool:
+    """Return whether a tensor is of floating-point numbers that have -inf: of 16 bits or more."""
+    return x.is_floating_point() and x.element_size() > 1
+
+
 def is_integral(x: Tensor) -> bool:
+    """Return whether a tensor is of whole numbers."""
     return not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
 
 
@@ -215,6 +230,11 @@ def pack(mask: Tensor) -> Tensor:
     return (bits << shifts).sum(dim=-1, dtype=torch.int32)
 
 
+def words(x: Tensor) -> Tensor:
+    """Return bytes (B, 4 n) as words of a packed mask (B, n)."""
+    return x.view(torch.int32)
+
+
 def unpack(words: Tensor, size: int) -> Tensor:
     """Return which of `size` bits are set in words (B, ceil(size / 32)): bool (B, size)."""
     shifts = torch.arange(32, dtype=torch.int32, device=words.device)
@@ -272,6 +292,11 @@ def is_recording(*arrays: Tensor) -> bool:
         return False
     capturing = any(x.is_cuda for x in arrays) and torch.cuda.is_current_stream_capturing()
     return capturing or compat.is_traced()
+
+
+def without_nan(x: Tensor) -> Tensor:
+    """Return x with -inf where it is NaN."""
+    return x.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
 
 def running_max(x: Tensor) -> Tensor:

@@ -14,12 +14,13 @@ from ...host import draw as host_draw
 from ...host import mask_jobs
 from ..device_live import DeviceLive
 from ..device_matrix import DeviceMatrix
-from ..device_table import AnyState
+from ..device_table import AnyState, check_logits, check_rows
 from ..on_demand import OnDemandTable
 from . import compat
-from .masks import bitmask, check_masking, on_host
+from .masks import check_remaining_of, on_host
 from .memory import addresses, in_memory, is_in_rows, logits_at, torch_team
-from .states import map_state
+from .operations import bitmask
+from .states import check_state_of, map_state
 from .table import TorchTable
 
 
@@ -65,7 +66,10 @@ def draw_nested(
 ) -> host_draw.Drawn:
     """Draw from what configurations of a nested table allow, each of whose masks is composed when it is needed."""
     assert dev.host is not None
-    check_masking(dev, logits, state, remaining)
+    check_logits(dev.vocab_size, logits.shape)
+    check_rows(logits.shape[0], state.node.shape)
+    check_state_of(dev, state)
+    check_remaining_of(dev, state, remaining)
     given = in_memory(state)  # names keep what is converted: kernels are handed addresses
     room = None if remaining is None else remaining.long().clamp(min=0).contiguous()
     where = logits_at(logits)

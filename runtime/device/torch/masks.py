@@ -15,22 +15,19 @@ from ...host import mask_jobs, nested_masks
 from ...host import masks as host_masks
 from ...host import thread_pool as host_team
 from .. import stepping
-from ..device_table import AnyState, DeviceCalls, check_floating, check_logits, check_remaining, check_rows
-from ..dispatch import by_kind
-from . import arrays, compat, stacks
-from .arrays import is_integral, keep, keep_packed, log_softmax, pack
-from .edges import base_of, class_target, first_edge, first_edges, in_mask, is_narrow, target_of, token_of, unsigned
+from ..device_table import AnyState, DeviceCalls, check_remaining
+from . import compat, stacks
+from .arrays import is_integral
+from .edges import base_of, class_target, first_edge, in_mask, is_narrow, target_of, token_of, unsigned
 from .memory import (
     addresses,
     in_memory,
-    is_writable,
     logits_at,
-    noted,
     takes_triton,
     torch_team,
     write_lowest,
 )
-from .states import accepting, check_state_of, map_state
+from .states import accepting, map_state
 from .table import TorchTable
 
 
@@ -159,71 +156,14 @@ def _write_exits(
         _write(out, token[-n:], inside[-n:], value[-n:])
 
 
-@by_kind(arrays)
-def bitmask(dev: TorchTable, state: AnyState, remaining: Tensor | None = None) -> Tensor:
-    """Return the tokens allowed in each state, packed: int32 (B, ceil(V / 32)), token 32 * w + i is bit i of word w.
-
-    remaining: (B,) how many tokens may still be written, EOS aside. Then only tokens are allowed from whose target an
-    end can be reached within the others, so that there is always one in reach.
-    """
-    check_state_of(dev, state)
+def check_remaining_of(dev: TorchTable, state: AnyState, remaining: Tensor | None) -> None:
+    """Raise unless `remaining` is None, or there is a whole number for each state, and distances are known."""
     if remaining is not None:
-        check_remaining_of(dev, state.node.shape[0], remaining)
-    if on_host(dev, state, remaining):
-        masks = np.empty((state.node.shape[0], -(-dev.vocab_size // 32)), np.uint32)
-        _packed(dev, state, remaining, masks)
-        return torch.from_numpy(masks.view(np.int32))
-    if run_in_kernels(dev, state, remaining):
-        from .gpu import text_masks  # Triton is slow to import
-
-        return text_masks.bitmask(dev, state, remaining)
-    return pack(_allowed(dev, state, remaining)[:, : dev.vocab_size])
+        budgets = dev.distance.shape[0] > 0
+        check_remaining(state.node.shape[0], remaining.shape, is_integral(remaining), remaining.dtype, budgets)
 
 
-@by_kind(arrays)
-def mask_logits(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Tensor | None = None) -> Tensor:
-    """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched.
-
-    remaining: as for `bitmask`.
-    """
-    check_masking(dev, logits, state, remaining)
-    if on_host(dev, state, remaining) and is_writable(logits):
-        return _mask_on_host(dev, logits.clone(memory_format=torch.contiguous_format), state, remaining)
-    if run_in_kernels(dev, state, remaining):
-        return keep_packed(logits, bitmask(dev, state, remaining), dev.vocab_size)
-    return keep(logits, _allowed(dev, state, remaining), dev.vocab_size)
-
-
-@by_kind(arrays)
-def mask_logits_(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Tensor | None = None) -> Tensor:
-    """Mask logits (B, V) as `mask_logits` does, in place, and return them.
-
-    On a CPU only what is not allowed is written: rows that allow almost everything cost almost nothing.
-    """
-    check_masking(dev, logits, state, remaining)
-    if on_host(dev, state, remaining) and is_writable(logits):
-        return noted(_mask_on_host(dev, logits, state, remaining))
-    if run_in_kernels(dev, state, remaining):
-        return keep_packed(logits, bitmask(dev, state, remaining), dev.vocab_size, in_place=True)
-    allowed = _allowed(dev, state, remaining)[:, : dev.vocab_size].bool()
-    forbidden = torch.nn.functional.pad(~allowed, (0, logits.shape[1] - dev.vocab_size), value=True)
-    return logits.masked_fill_(forbidden, -torch.inf)
-
-
-def check_masking(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Tensor | None) -> None:
-    check_floating(logits.is_floating_point() and logits.element_size() > 1, logits.dtype)
-    check_logits(dev.vocab_size, logits.shape)
-    check_rows(logits.shape[0], state.node.shape)
-    check_state_of(dev, state)
-    if remaining is not None:
-        check_remaining_of(dev, logits.shape[0], remaining)
-
-
-def check_remaining_of(dev: TorchTable, rows: int, remaining: Tensor) -> None:
-    check_remaining(rows, remaining.shape, is_integral(remaining), remaining.dtype, dev.distance.shape[0] > 0)
-
-
-def _allowed(dev: TorchTable, state: AnyState, remaining: Tensor | None) -> Tensor:
+def allowed(dev: TorchTable, state: AnyState, remaining: Tensor | None) -> Tensor:
     """Return int32 (n, 8 K): -1 for tokens that are allowed, EOS among them, else 0."""
     width = dev.sparse_width
     if remaining is not None:
@@ -249,7 +189,7 @@ def run_in_kernels(dev: TorchTable, state: AnyState, remaining: Tensor | None) -
     return is_narrow(dev) and takes_triton(dev.row_start, *state, *(() if remaining is None else (remaining,)))
 
 
-def _packed(dev: TorchTable, state: AnyState, remaining: Tensor | None, out: NDArray[np.uint32]) -> None:
+def packed(dev: TorchTable, state: AnyState, remaining: Tensor | None, out: NDArray[np.uint32]) -> None:
     """Write the masks of states (n,) into out (n, ceil(V / 32))."""
     assert dev.host is not None
     room = None if remaining is None else remaining.long().clamp(min=0).numpy()
@@ -259,7 +199,7 @@ def _packed(dev: TorchTable, state: AnyState, remaining: Tensor | None, out: NDA
         host_masks.compose_into(dev.host, state.node.numpy(), out, room)
 
 
-def _mask_on_host(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Tensor | None) -> Tensor:
+def mask_on_host(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Tensor | None) -> Tensor:
     """Mask logits in place by packed masks, writing only what is not allowed."""
     assert dev.host is not None
     rows, columns = logits.shape
@@ -275,34 +215,5 @@ def _mask_on_host(dev: TorchTable, logits: Tensor, state: AnyState, remaining: T
             raise configuration_out_of_range(dev.host, map_state(Tensor.numpy, state), stray)
         return logits
     masks = host_masks.scratch(rows, -(-dev.vocab_size // 32))
-    _packed(dev, state, remaining, masks)
+    packed(dev, state, remaining, masks)
     return write_lowest(masks, logits)
-
-
-@by_kind(arrays)
-def log_mass(dev: TorchTable, logits: Tensor, state: AnyState) -> Tensor:
-    """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold."""
-    return torch.logsumexp(mask_logits(dev, log_softmax(logits), state), dim=-1)
-
-
-@by_kind(arrays)
-def allowed_tokens(
-    dev: TorchTable, state: AnyState, width: int, remaining: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return the first `width` tokens that each state allows, and ends: tokens (B, W), and which of them there are.
-
-    W is `width`, and one more for each end token; these have the last columns. Tokens ascend; 0 where there are fewer.
-    remaining: as for `bitmask`. width: at most what any state has, known of tries and of graphs without masks or calls.
-    """
-    edge, token, allowed = first_edges(dev, state.node, width)
-    if remaining is not None:
-        check_remaining_of(dev, state.node.shape[0], remaining)
-    if remaining is not None or not dev.is_trie:
-        last = None if remaining is None else (remaining.long().clamp(0, UNREACHABLE) - 1)[:, None]
-        allowed = allowed & stepping.may_follow(
-            stacks, dev, torch.where(allowed, target_of(dev, edge), dev.dead), None, last
-        )
-    if dev.eos is not None:
-        token = torch.cat([token, torch.full_like(token[:, :1], dev.eos)], dim=1)
-        allowed = torch.cat([allowed, accepting(dev, state)[:, None]], dim=1)
-    return torch.where(allowed, token, 0), allowed

@@ -21,7 +21,6 @@ from ....table.snapshot import LiveFilter, Snapshot
 from ....table.sorted_matrix import SortedMatrix
 from ...arena.arena import Arena, Handle, starts_of
 from ...arena.device_arrays import by_ends, device_table_of
-from ..backend import Cache
 from ..device_filters import filtered as with_filters
 from ..device_live import DeviceLive
 from ..device_live import refreshed as refreshed_live
@@ -29,7 +28,6 @@ from ..device_live_shards import DeviceLiveShards
 from ..device_matrix import DeviceMatrix, place
 from ..device_shards import DeviceShards, check_mesh
 from ..device_table import DeviceTable, device_table, whole
-from ..dispatch import by_kind
 from ..live_filters import place_live_set
 from ..on_demand import OnDemandTable, is_read, read
 from ..shard_filters import InPlace, Live
@@ -289,18 +287,3 @@ def at(dev: TorchTable, handles: Sequence[Handle]) -> TorchTable:
     if starts.is_cuda:
         handles[0].arena.follow()
     return replace(dev, starts=starts)
-
-
-@by_kind(arrays)
-def first_tokens(dev: TorchTable | None, cache: Cache, count: int, token: int) -> Tensor:
-    """Return `count` copies of the token a model is first fed with, where the table or else the cache is."""
-    device = _device(cache) if dev is None else dev.row_start.device
-    return torch.full((count,), token, dtype=torch.int64, device=device)
-
-
-def _device(cache: Cache) -> torch.device | None:
-    """Return the device of the first tensor in a tree."""
-    if isinstance(cache, Tensor):
-        return cache.device
-    leaves = cache.values() if isinstance(cache, dict) else cache if isinstance(cache, (list, tuple)) else ()
-    return next((found for leaf in leaves if (found := _device(leaf)) is not None), None)

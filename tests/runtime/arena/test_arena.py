@@ -712,7 +712,7 @@ def test_decoders_take_a_constraint_for_each_row(name, arena, tables):
     bias = array(rng.normal(size=tables[0].vocab_size).astype(np.float32))
 
     def step(tokens, cache, t):
-        return bias[None] + ops.zeros((tokens.shape[0], 1), like=bias), cache
+        return bias[None] + ops.arrays.zeros((tokens.shape[0], 1), like=bias), cache
 
     dev = ops.at(placed(name, arena), [arena.handles[i] for i in chosen])
     found = beam_search(step, None, dev, ops=ops, batch=3, beams=3, max_length=12)

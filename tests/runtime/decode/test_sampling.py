@@ -302,8 +302,10 @@ def test_each_row_has_its_own_constraint_wherever_it_stands(name, monkeypatch):
             assert (tokens[~valid] == -1).all()
             assert (out(found.log_probs)[~valid] == -np.inf).all()
             masked = numpy_ops.mask_logits(c.table, logits, State(nodes), remaining)
-            total = numpy_ops.logsumexp(masked)
-            np.testing.assert_allclose(out(found.log_mass), total - numpy_ops.logsumexp(logits), rtol=1e-4, atol=1e-5)
+            total = numpy_ops.arrays.logsumexp(masked)
+            np.testing.assert_allclose(
+                out(found.log_mass), total - numpy_ops.arrays.logsumexp(logits), rtol=1e-4, atol=1e-5
+            )
             if temperature == 0:
                 np.testing.assert_array_equal(tokens[valid], masked.argmax(1)[valid])
                 assert (out(found.log_probs)[valid] == 0).all()
@@ -412,7 +414,7 @@ def test_the_kernel_draws_what_array_operations_draw(kind):
         allowed = rng.random((rows, columns)) < rng.choice([0.02, 0.5, 1.0], (rows, 1))
         allowed[6] = False
         logits[7, 0], allowed[7, 0] = 60_000.0, False  # all of the mass, and not allowed
-        masks = torch_ops.pack(torch.from_numpy(allowed))
+        masks = torch_ops.arrays.pack(torch.from_numpy(allowed))
         assert masks.shape[1] == words
         uniforms = torch.from_numpy(rng.random((rows, 2)).astype(np.float32))
         asked = [FILTERS[i] for i in rng.integers(0, len(FILTERS), rows)]
@@ -458,7 +460,7 @@ def test_the_kernel_takes_one_of_the_last_tokens_where_a_share_rounds_to_all():
     for columns in (200, 256, 1024, 5000):
         allowed = rng.random((200, columns)) < 0.5
         allowed[:, 0] = True
-        masks = torch_ops.pack(torch.from_numpy(allowed))
+        masks = torch_ops.arrays.pack(torch.from_numpy(allowed))
         logits = torch.from_numpy(rng.normal(size=(200, columns)).astype(np.float32))
         uniforms = torch.full((200, 2), 1.0, dtype=torch.float64, requires_grad=True)
         found = drawing.draw_packed(masks, logits, uniforms, Filters.of([(1.0, None, None, None)]))

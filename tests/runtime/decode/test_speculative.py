@@ -210,7 +210,7 @@ MUTANTS: dict[str, Any] = {
     "_accepts by p alone": ("accepts", lambda ops, uniform, p, q: uniform < p[:, 0]),
     "_accepts by the greater": ("accepts", lambda ops, uniform, p, q: p[:, 0] >= q[:, 0]),
     "_rest is all of p": ("rest_of", lambda ops, p, q: p),
-    "_rest keeps what the draft has": ("rest_of", lambda ops, p, q: ops.where(p > 0, p * (q < p) + 1e-9, 0.0)),
+    "_rest keeps what the draft has": ("rest_of", lambda ops, p, q: ops.arrays.where(p > 0, p * (q < p) + 1e-9, 0.0)),
     "_without leaves the token in": ("without", lambda ops, x, token: x),
 }
 
@@ -375,8 +375,8 @@ def test_what_is_forced_costs_no_call_of_either_model():
 @pytest.mark.parametrize("branches", [(1, 1, 1), TREE])
 def test_the_host_reads_once_a_round_and_with_jumps_once_more_a_depth(branches, monkeypatch):
     ops, _ = backend("torch")
-    real, count = ops.to_host, []
-    monkeypatch.setattr(ops, "to_host", lambda array: count.append(array.numel()) or real(array))
+    real, count = ops.arrays.to_host, []
+    monkeypatch.setattr(ops.arrays, "to_host", lambda array: count.append(array.numel()) or real(array))
     _, _, found = run("endless", "good", branches, draws=5)
     assert len(count) == found.calls
     assert max(count) == 5 * (2 * len(branches) + 1)

@@ -288,11 +288,11 @@ def test_torch_selects_as_numpy_does_and_beams_carry_their_stacks(torch_way, see
             )
         state, scores, mine, here = wanted.state, wanted.scores, picked.state, picked.scores
     index = rng.integers(0, len(state.node), 9)
-    gathered = numpy_ops.gather(state, index)
-    same_state(ops.gather(mine, into(index)), gathered)
+    gathered = numpy_ops.arrays.gather(state, index)
+    same_state(ops.arrays.gather(mine, into(index)), gathered)
     tokens = some_tokens(rng, table, gathered)
     same_state(
-        ops.advance(dev, ops.gather(mine, into(index)), into(tokens)), numpy_ops.advance(table, gathered, tokens)
+        ops.advance(dev, ops.arrays.gather(mine, into(index)), into(tokens)), numpy_ops.advance(table, gathered, tokens)
     )
 
 

@@ -284,7 +284,7 @@ def test_numpy_candidates_and_selections_carry_stacks(seed):
         assert reached == [legal[t] for t in best] + [(table.dead, ())] * (4 - len(best))
     picked = numpy_ops.select(table, logits, state, np.zeros((2, 3), np.float32), 4, 0)
     tokens, parents = picked.tokens.reshape(-1), picked.parents.reshape(-1)
-    gathered = numpy_ops.gather(state, np.repeat([0, 3], 4) + parents)
+    gathered = numpy_ops.arrays.gather(state, np.repeat([0, 3], 4) + parents)
     after = places_of(numpy_ops.advance(table, gathered, tokens))
     for slot, place in enumerate(places_of(picked.state)):
         if picked.scores.reshape(-1)[slot] > -np.inf:

@@ -325,7 +325,7 @@ def test_other_operations_are_refused_by_name(library, tmp_path):
         tokens = array(np.zeros((1, 3), np.int32))
         calls = {
             "mask_logits": lambda: ops.mask_logits(dev, x, state),
-            "advance": lambda: ops.log_probs(dev, array(np.zeros((1, 3, 9), np.float32)), tokens),
+            "log_probs": lambda: ops.log_probs(dev, array(np.zeros((1, 3, 9), np.float32)), tokens),
             "mask_logits|bitmask": lambda: decode.sample(dev, x, state, random, ops=ops),
             "mask_logits|bitmask|allowed_tokens": lambda: decode.sample_sequences(
                 lambda tokens, cache, t: (x, cache), None, dev, random, ops=ops, batch=1, samples=1, max_length=3

@@ -90,7 +90,7 @@ def walked(ops: Any, dev: Any, prefixes: list[Tokens], into: Any) -> FilteredTab
         tokens = np.array([row[at] if at < len(row) else 0 for row in prefixes], np.int64)
         after = ops.advance(dev, state, into(tokens))
         going = into(np.array([at < len(row) for row in prefixes]))
-        state = FilteredTableState(*(ops.where(going, a, b) for a, b in zip(after, state, strict=True)))
+        state = FilteredTableState(*(ops.arrays.where(going, a, b) for a, b in zip(after, state, strict=True)))
     return state
 
 
@@ -136,7 +136,7 @@ def test_each_row_is_allowed_what_leads_to_a_sequence_that_its_filter_keeps(name
         tokens[i] = offered[i % len(offered)] if offered else tokens[i]
     found = all_of(dev, into(logits), state, into(tokens), into(room))
     masked, bits, short, listed, listed_short, accepting, mass, best, after = found
-    log_probs = numpy_ops.log_softmax(logits)
+    log_probs = numpy_ops.arrays.log_softmax(logits)
     far = out(ops.distance(dev, state)) if name != "numpy" else None
     ends = set(c.table.ends)
     for i in range(count):
@@ -150,7 +150,7 @@ def test_each_row_is_allowed_what_leads_to_a_sequence_that_its_filter_keeps(name
             assert sorted(out(which)[i][out(are)[i]].tolist()) == c.allowed(kept, prefix, within)
         assert bool(out(accepting)[i]) == (prefix in kept)
         np.testing.assert_allclose(
-            out(mass)[i], numpy_ops.logsumexp(np.append(log_probs[i, allowed], np.float32(-np.inf))[None])[0],
+            out(mass)[i], numpy_ops.arrays.logsumexp(np.append(log_probs[i, allowed], np.float32(-np.inf))[None])[0],
             rtol=1e-4, atol=1e-5,
         )  # fmt: skip
         if len(ends) < 2:  # of several, candidates have the first, which stands for all

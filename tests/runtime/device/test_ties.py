@@ -23,7 +23,7 @@ def test_of_equal_scores_the_first_comes_first(name, batch, n, k, values):
     rng = np.random.default_rng(n + values)
     scores = rng.integers(0, values, (batch, n)).astype(np.float32) - values // 2
     scores[rng.random(scores.shape) < 0.3] = -np.inf
-    for found, wanted in zip(ops.top_k(into(scores), k), numpy_ops.top_k(scores, k), strict=True):
+    for found, wanted in zip(ops.arrays.top_k(into(scores), k), numpy_ops.arrays.top_k(scores, k), strict=True):
         np.testing.assert_array_equal(out(found), wanted)
 
 
@@ -33,8 +33,8 @@ def test_torch_takes_the_first_of_equal_numbers_of_any_type(kind, n, k):
     torch = pytest.importorskip("torch")
     ops, _ = backend("torch")
     scores = np.random.default_rng(n).integers(-9, 9, (2, n)).astype(np.float64)
-    best, at = ops.top_k(torch.tensor(scores).to(getattr(torch, kind)), k)
-    wanted, places = numpy_ops.top_k(scores, k)
+    best, at = ops.arrays.top_k(torch.tensor(scores).to(getattr(torch, kind)), k)
+    wanted, places = numpy_ops.arrays.top_k(scores, k)
     assert str(best.dtype) == f"torch.{kind}"
     np.testing.assert_array_equal(at, places)
     np.testing.assert_array_equal(best.double(), wanted)
@@ -46,7 +46,7 @@ def test_the_two_zeros_are_equal(name, n, k):
     ops, into = backend(name)
     rng = np.random.default_rng(n)
     scores = np.where(rng.random((2, n)) < 0.5, rng.choice([0.0, -0.0], (2, n)), -1.0).astype(np.float32)
-    for found, wanted in zip(ops.top_k(into(scores), k), numpy_ops.top_k(scores, k), strict=True):
+    for found, wanted in zip(ops.arrays.top_k(into(scores), k), numpy_ops.arrays.top_k(scores, k), strict=True):
         np.testing.assert_array_equal(out(found), wanted)
 
 
@@ -56,7 +56,9 @@ def test_torch_tells_apart_the_closest_numbers(copies):
     ops, _ = backend("torch")
     numbers = [0.0, -0.0, 1e-45, -1e-45, 1.0, np.nextafter(np.float32(1), np.float32(2)), -np.inf, np.inf, -1.0, -0.0]
     scores = np.array([numbers * copies, numbers[::-1] * copies], np.float32)
-    for found, wanted in zip(ops.top_k(torch.tensor(scores), 10), numpy_ops.top_k(scores, 10), strict=True):
+    for found, wanted in zip(
+        ops.arrays.top_k(torch.tensor(scores), 10), numpy_ops.arrays.top_k(scores, 10), strict=True
+    ):
         np.testing.assert_array_equal(found, wanted)
 
 
@@ -64,7 +66,7 @@ def test_torch_passes_derivatives_on_to_the_first_of_equals():
     torch = pytest.importorskip("torch")
     ops, _ = backend("torch")
     scores = torch.zeros(1, 4, requires_grad=True)
-    ops.top_k(scores, 2)[0].sum().backward()
+    ops.arrays.top_k(scores, 2)[0].sum().backward()
     assert scores.grad.tolist() == [[1, 1, 0, 0]]
 
 
