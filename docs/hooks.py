@@ -31,6 +31,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS, EXAMPLES = ROOT / "benchmarks" / "results", ROOT / "examples"
 _OUTSIDE = re.compile(r"\((?:\.\./)+(benchmarks/results|examples)/([^)\s]+)\)")
 _MARK = re.compile(r"<!-- (?:generated|inline): (\w+) -->")
+WIDE = {"examples": {"hide": ["toc"]}, "results": {"hide": ["toc", "navigation"]}}
+"""Folders whose lines of code or tables are too wide to stand beside the columns of links."""
 
 
 # ------------------------------------------------------------------------------------------------- events of MkDocs
@@ -73,6 +75,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Put tables where a page asks for them, and lead links to files outside `docs/` to their copies."""
+    page.meta.update(WIDE.get(page.file.src_uri.split("/")[0], {}))
     return relinked(filled(markdown), page.file.src_uri.count("/"))
 
 

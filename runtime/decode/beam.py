@@ -94,7 +94,6 @@ def beam_search(
     logits = logits.reshape(batch, beams, -1)[:, 0]  # all beams are one still
     scores = xp.zeros((batch, 1), like=logits)
     state = State(xp.zeros((batch,), like=tokens)) if root is None else root
-    offset = xp.arange(batch, like=tokens)[:, None] * beams
     finished: _Finished | None = None
     history: list[tuple[Any, Any]] = []  # (parents or None, tokens) of each step
 
@@ -124,7 +123,8 @@ def beam_search(
             may_end = ops.accepting(dev, state).reshape(batch, beams)
             finished = finish(xp.where(may_end, scores, -float("inf")), t + 1)
         if cache is not None and parents is not None and (scores_end or t + 1 < steps):
-            cache = regather(cache, (offset + parents).reshape(-1))
+            first = xp.arange(batch, like=parents)[:, None] * beams
+            cache = regather(cache, (first + parents).reshape(-1))
     if scores_end:
         logits, cache = step(tokens.reshape(-1), cache, steps)
         finished = finish_with_eos(steps)
@@ -139,15 +139,20 @@ def _merge(
 ) -> _Finished:
     """Put the beams that end now, with totals and states (B, M), among the best that have ended before."""
     xp = ops.arrays
-    beams = states.shape[1]
+    beams, scores = states.shape[1], xp.without_nan(totals)
+    if divisor != 1:
+        scores = scores / divisor
+    if finished is None:
+        best, at = xp.top_k(scores, beams)
+        at = xp.integers(at, states)
+        return _Finished(best, at * 0 + length, at, xp.take(states, at))
     pool = _Finished(
-        xp.where(totals == totals, totals, -float("inf")) / divisor,
+        scores,
         xp.zeros(states.shape, like=states) + length,
         xp.zeros(states.shape, like=states) + xp.arange(beams, like=states),
         states,
     )
-    if finished is not None:
-        pool = _Finished(*(xp.concatenate([a, b], 1) for a, b in zip(finished, pool, strict=True)))
+    pool = _Finished(*(xp.concatenate([a, b], 1) for a, b in zip(finished, pool, strict=True)))
     best, at = xp.top_k(pool.scores, beams)
     return _Finished(best, *(xp.take(x, at) for x in pool[1:]))
 
@@ -157,16 +162,25 @@ def _read_back(ops: Operations, finished: _Finished, history: list[tuple[Any, An
     xp = ops.arrays
     valid = finished.scores > -float("inf")
     lengths = xp.where(valid, finished.lengths, 0)
-    beam = finished.beams
-    columns = []
+    beam, (batch, count) = finished.beams, valid.shape
+    written, chosen = [], []  # tokens of all beams, and which of them each sequence has: (B, M) a step, the last first
     for t in range(len(history) - 1, -1, -1):
         parents, tokens = history[t]
-        column = xp.take(tokens, beam)
-        columns.append(column if fixed else xp.where(t < lengths, column, -1))
+        written.append(tokens)
+        chosen.append(beam)
         if parents is not None:
-            parent = xp.take(parents, beam)
+            parent = xp.integers(xp.take(parents, beam), beam)
             beam = parent if fixed else xp.where(t < lengths, parent, beam)
-    tokens = xp.concatenate([column[:, :, None] for column in reversed(columns)], 2)
-    if fixed:
-        tokens = xp.where(valid[:, :, None], tokens, -1)
-    return Beams(tokens, lengths, finished.scores, valid, finished.states)
+    # one look-up for all steps: (B, steps * M), the tokens of a step behind those of the step before
+    tokens = xp.take(xp.concatenate(written[::-1], 1), _behind_each_other(ops, chosen[::-1], history[0][1].shape[1]))
+    tokens = tokens.reshape(batch, len(history), count).swapaxes(1, 2)
+    holds = valid[:, :, None] if fixed else xp.arange(len(history), like=lengths) < lengths[:, :, None]
+    return Beams(xp.where(holds, tokens, -1), lengths, finished.scores, valid, finished.states)
+
+
+def _behind_each_other(ops: Operations, places: list[Array], width: int) -> Array:
+    """Return places (B, M) in each of some arrays (B, width) as places in all of them, one behind the other."""
+    xp = ops.arrays
+    joined = xp.concatenate(places, 1)
+    count = places[0].shape[1]
+    return joined + xp.arange(joined.shape[1], like=joined) // count * width

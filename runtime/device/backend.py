@@ -6,13 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from .cursor import Offer
 
 Array: TypeAlias = Any
 """A torch.Tensor, a jax.Array or a numpy array: what they have in common has no type of its own."""
@@ -25,6 +22,14 @@ Cache: TypeAlias = Any
 
 Random: TypeAlias = Any
 """What numbers are drawn from: a generator of numpy or torch, a key of JAX, or an array of uniform numbers."""
+
+
+class Offer(NamedTuple):
+    """What states at one depth offer, ends aside."""
+
+    scores: Array  # (n, w) those given where a token is allowed, else -inf
+    tokens: Any  # (n, w) ascending where they are allowed; None: column v is token v
+    edges: Any = None  # (n, w) where tokens lead, as the kind numbers it; None where that is looked up
 
 
 class Backend(Protocol):

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, NamedTuple, NoReturn, ParamSpec, TypeVar, cast
 
 from . import likelihood
-from .backend import Array, Backend, Cache, Placed
+from .backend import Array, Backend, Cache, Offer, Placed
 from .device_table import (
     Candidates,
     Selection,
@@ -41,14 +41,6 @@ P = ParamSpec("P")
 Result = TypeVar("Result")
 
 _NONE = -float("inf")
-
-
-class Offer(NamedTuple):
-    """What states at one depth offer, ends aside."""
-
-    scores: Array  # (n, w) those given where a token is allowed, else -inf
-    tokens: Any  # (n, w) ascending where they are allowed; None: column v is token v
-    edges: Any = None  # (n, w) where tokens lead, as the kind numbers it; None where that is looked up
 
 
 class Chosen(NamedTuple):
@@ -397,6 +389,11 @@ class Cursor:
         return ops.where(allowed, token, 0), allowed
 
     # ------------------------------------------------------------------------------------------------------- parts
+
+    def walk(self, dev: Any, state: Any, tokens: Array) -> tuple[Any, Array]:
+        """Return states before all tokens (B * T,) and nodes after them (B, T); a negative token leaves a state."""
+        assert self.kinds.walk is not None, "numpy has its own `log_probs`"
+        return self.kinds.walk(self.step_or_stay, dev, state, tokens)
 
     def step_or_stay(self, dev: Any, state: Any, tokens: Array) -> Any:
         """Return the state after tokens (B,); a negative token leaves it."""

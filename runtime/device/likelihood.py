@@ -6,18 +6,33 @@ the allowed logits alone where few are allowed, else of all logits behind a mask
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from .backend import Array, Backend, Placed
 from .device_table import check_floating, check_logits, check_rows, is_end, not_put
 from .static_width import NARROW, edges_of, static_width
 
-if TYPE_CHECKING:
-    from .cursor import Cursor
+
+class Walker(Protocol):
+    """What a likelihood asks of a kind of constraint: a `Cursor` has all of it."""
+
+    ops: Backend
+
+    def start(self, dev: Any, batch: int) -> Any:
+        """Return the state of `batch` sequences with nothing written yet."""
+
+    def walk(self, dev: Any, state: Any, tokens: Array) -> tuple[Any, Array]:
+        """Return states before all tokens (B * T,) and nodes after them (B, T); a negative token leaves a state."""
+
+    def allowed_tokens(self, dev: Any, state: Any, width: int, remaining: Array | None = None) -> tuple[Array, Array]:
+        """Return the first tokens that states allow, and ends, and which of them there are."""
+
+    def mask_logits(self, dev: Any, logits: Array, state: Any, remaining: Array | None = None) -> Array:
+        """Return logits with -inf at every token that is not allowed."""
 
 
 def log_probs(
-    cursor: Cursor,
+    cursor: Walker,
     dev: Placed,
     logits: Array,
     tokens: Array,
@@ -34,8 +49,7 @@ def log_probs(
     if dev.ends:
         ends = ops.where(is_end(dev, tokens), 1, 0)
         written = written & (ends.cumsum(-1) == ends)  # up to the first end
-    assert cursor.kinds.walk is not None, "numpy has its own `log_probs`"
-    before, after = cursor.kinds.walk(cursor.step_or_stay, dev, state, ops.where(written, tokens, -1))
+    before, after = cursor.walk(dev, state, ops.where(written, tokens, -1))
     follows = (written & (after != dev.dead)).reshape(-1)
     token = ops.where(follows, tokens.reshape(-1), 0)[:, None]
     rows = logits.reshape(batch * length, -1)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from ...kernels.limits import UNREACHABLE
 from . import matrix_cursor as matrix
-from .backend import Array, Backend
-from .cursor import Chosen, Cursor, Offer
+from .backend import Array, Backend, Offer
+from .cursor import Chosen, Cursor
 from .device_live import DeviceLive
 from .device_matrix import DeviceMatrix
 from .device_table import LiveState, check_starts

@@ -8,8 +8,8 @@ is allowed leads to states that have.
 from __future__ import annotations
 
 from ...kernels.limits import UNREACHABLE
-from .backend import Array, Backend
-from .cursor import Chosen, Cursor, Offer
+from .backend import Array, Backend, Offer
+from .cursor import Chosen, Cursor
 from .device_matrix import DeviceFilters, DeviceMatrix
 from .device_table import (
     AnyMatrixState,

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .backend import Cache, Random
+from .backend import Cache, Offer, Random
 from .device_table import map_tree
-
-if TYPE_CHECKING:
-    from .cursor import Offer
 
 Array = NDArray[Any]
 

@@ -13,8 +13,8 @@ from typing import cast
 
 import numpy as np
 
-from .backend import Array, Backend
-from .cursor import Cursor, Offer
+from .backend import Array, Backend, Offer
+from .cursor import Cursor
 from .device_table import Candidates, Selection, State, check_sids, check_tokens
 from .on_demand import OnDemandTable, ReachedArrays
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from ...table.sharded_matrix import HEAD
 from . import live_cursor, matrix_cursor
-from .backend import Array, Backend, Cache
-from .cursor import Cursor, Offer
+from .backend import Array, Backend, Cache, Offer
+from .cursor import Cursor
 from .device_matrix import DeviceMatrix
 from .device_shards import Collectives, DeviceShards
 from .device_table import (

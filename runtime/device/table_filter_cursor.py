@@ -7,8 +7,8 @@ what is allowed leads to states that have: of a row, the edges whose bits are se
 from __future__ import annotations
 
 from ...kernels.limits import UNREACHABLE
-from .backend import Array, Backend
-from .cursor import Chosen, Cursor, Offer
+from .backend import Array, Backend, Offer
+from .cursor import Chosen, Cursor
 from .device_table import (
     DeviceTable,
     FilteredTableState,

@@ -63,7 +63,7 @@ def test_every_keyword_is_on_the_page():
 
 
 def test_keywords_that_allow_may_name_have_a_line_that_says_what_is_accepted():
-    refused = cells(section("json_schema.md", "What is refused"))
+    refused = cells(section("json_schema.md", "Refusals"))
     assert set(refused) - {"idn-hostname"} == ALLOWED
 
 
@@ -140,7 +140,7 @@ def test_every_field_of_the_files_header_is_on_the_page(tmp_path):
 def test_every_format_of_structural_tags_is_on_the_page():
     told = cells(section("tags.md", "As JSON"))
     assert set(told) == set(reading.KINDS)
-    refused = cells(section("tags.md", "What is refused"))
+    refused = cells(section("tags.md", "Refusals"))
     assert set(reading.REFUSED) <= set(refused)
 
 
@@ -192,7 +192,7 @@ def test_bytes_of_an_arena_are_those_of_the_page():
         states=999, edges=999, bases=99, base_targets=99, masks=16, lists=64, classes=999, exits=999, sites=99,
         site_entries=999, actions=99, pushes=99,
     )  # fmt: skip
-    told = cells(page.partition("## Choosing")[2].partition("\n\nWhat several")[0])
+    told = cells(page.partition("## Choosing")[2].partition("\n\nEntries that several")[0])
     del told["Capacity"]  # the heading
     assert len(told) == 12
     for name, rest in told.items():

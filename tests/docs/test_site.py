@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 
@@ -54,3 +55,26 @@ def test_examples_of_docstrings_are_shown_as_code(site):
 def test_no_mark_of_a_table_is_left(site):
     for page in site.rglob("*.html"):
         assert "<!-- generated" not in page.read_text(), page
+
+
+SCROLLED = """() => [document.documentElement, ...document.querySelectorAll(".md-content *")].filter(each =>
+    each.clientWidth && each.scrollWidth > each.clientWidth
+    && (each === document.documentElement || ["auto", "scroll"].includes(getComputedStyle(each).overflowX))
+).map(each => each.innerText.slice(0, 80))"""
+
+
+def test_no_page_needs_a_horizontal_scroll_bar_at_1400_pixels(site):
+    api = pytest.importorskip("playwright.sync_api")
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        pytest.skip("there is no Chromium to show the pages: apt-get install chromium")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 1400, "height": 900})
+        found = {}
+        for file in sorted(site.rglob("*.html")):
+            page.goto(file.as_uri())
+            found[str(file.relative_to(site))] = page.evaluate(SCROLLED)
+        browser.close()
+    assert len(found) > 60
+    assert not {name: scrolled for name, scrolled in found.items() if scrolled}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +13,7 @@ from jax import Array, lax
 from numpy.typing import NDArray
 
 from ....kernels.limits import UNREACHABLE
-from ..backend import Cache, Random
-
-if TYPE_CHECKING:
-    from ..cursor import Offer
+from ..backend import Cache, Offer, Random
 
 _BLOCK = 64  # scores per block maximum in `top_k`
 

@@ -9,8 +9,8 @@ from jax import Array
 
 from ....kernels.limits import UNREACHABLE
 from .. import stepping
-from ..backend import Cache
-from ..cursor import Chosen, Cursor, Offer, Unconstrained
+from ..backend import Cache, Offer
+from ..cursor import Chosen, Cursor, Unconstrained
 from ..device_table import AnyState, DeviceTable, Selection, State, check_starts
 from . import stacks
 from .arrays import gathered, pack, repeated_rows, take, take_inside

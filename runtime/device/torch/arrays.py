@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..backend import Cache, Random
+from ..backend import Cache, Offer, Random
 from ..device_table import map_tree
 from . import compat
 from .memory import SAME_SIZE, is_writable, noted, takes_logits, write_lowest
-
-if TYPE_CHECKING:
-    from ..cursor import Offer
 
 _BLOCK = 64  # scores per block maximum in `top_k`; 32 and 128 measured slower
 _FEW = 1024  # scores that are sorted sooner than made into whole numbers

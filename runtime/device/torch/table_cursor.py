@@ -12,8 +12,8 @@ from ....kernels.limits import UNREACHABLE
 from ....table.states import NestedState
 from ....table.transition_table import TransitionTable
 from .. import stepping
-from ..backend import Cache
-from ..cursor import Chosen, Cursor, Offer, Unconstrained
+from ..backend import Cache, Offer
+from ..cursor import Chosen, Cursor, Unconstrained
 from ..device_table import AnyState, Selection, State, check_starts
 from . import compat, stacks
 from .arrays import keep, keep_bits, keep_packed, pack
