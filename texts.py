@@ -17,7 +17,7 @@ from .compile.constraint_source import Source
 from .errors import ConstraintError
 from .vocabulary.vocabulary import Vocabulary
 
-_OPTIONS = frozenset(
+OPTIONS = frozenset(
     {
         "bad_words_ids", "budgets", "cache_implementation", "do_sample", "early_stopping", "epsilon_cutoff",
         "eta_cutoff", "length_penalty", "logits_processor", "min_new_tokens", "min_p", "no_repeat_ngram_size",
@@ -115,7 +115,7 @@ def generate(
         'Paris'
     """
     source = _one_source(schema=schema, regex=regex, choices=choices, grammar=grammar)
-    unknown = sorted(set(options) - _OPTIONS)
+    unknown = sorted(set(options) - OPTIONS)
     if unknown:
         raise TypeError(
             f"mw.generate does not take {', '.join(unknown)}: call model.generate with mw.logits_processor, or with "

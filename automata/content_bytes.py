@@ -13,7 +13,7 @@ NO_WAY = 1 << 30
 """In place of a number of bytes, where no text ends."""
 _CHARACTER = 1 << 31  # a character, where fewer characters matter before fewer bytes
 _MOST_TRANSITIONS = 1 << 23  # of an automaton that is searched
-_MOST_WORK = 1 << 24  # edges, by label, that a search may look at, which takes about a second
+MOST_WORK = 1 << 24  # edges, by label, that a search may look at, which takes about a second
 _ROUND = 1 << 10  # edges that take as long as to begin with a round
 _LETTERS = (0x08, 0x09, 0x0A, 0x0C, 0x0D, 0x22, 0x5C)  # with escapes of one letter
 _SPELT = (*range(0x20), 0x22, 0x5C)  # with escapes by number
@@ -60,7 +60,7 @@ def content_bytes(
     while changed.size:  # each round looks only at the edges to states whose number has fallen
         count = start[changed + 1] - start[changed]
         work += _ROUND + int(count.sum()) * labels
-        if work > _MOST_WORK:
+        if work > MOST_WORK:
             return np.full_like(found, none)
         edge = np.repeat(start[changed] - (np.cumsum(count) - count), count) + np.arange(count.sum())
         nearer = found[np.repeat(changed, count)] + price[edge][:, None]

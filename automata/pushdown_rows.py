@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..kernels.compiled import kernel
 from .state_ranges import CALL, DEAD, KEEP, RETURN
 
-_ROOM = 1 << 16  # rows of a machine that grows, where those that are not written take no memory
+ROOM = 1 << 16  # rows of a machine that grows, where those that are not written take no memory
 
 
 class PieceArrays(NamedTuple):
@@ -70,7 +70,7 @@ def growing_rows(least: int) -> NDArray[np.int32]:
     """
     if not hasattr(mmap, "MADV_NOHUGEPAGE"):  # not Linux
         return np.zeros((least, 256), np.int32)
-    count = max(least, _ROOM)
+    count = max(least, ROOM)
     memory = mmap.mmap(-1, 1024 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(memory, np.int32).reshape(count, 256)

@@ -20,7 +20,7 @@ from .sequences import rectangle
 from .sid_tokens import CodeTokens, code_tokens_of, with_offsets
 from .token_names import is_text, tokens_of_names
 
-_BATCH = 1 << 17  # rows read at once
+BATCH = 1 << 17  # rows read at once
 _ARROW = (".arrow", ".feather", ".ipc")
 _ARROW_MAGIC = (b"ARROW1", b"FEA1")  # of Arrow's format of files, of Feather's first version; its streams have none
 
@@ -109,7 +109,7 @@ class ParquetRows:
     def _parts(self, path: Path) -> Iterator[Any]:
         """Yield the batches of a file that have rows."""
         with reading(path):
-            parts = self._pq.ParquetFile(path).iter_batches(_BATCH, columns=[*self._sids, self._items])
+            parts = self._pq.ParquetFile(path).iter_batches(BATCH, columns=[*self._sids, self._items])
         while True:
             with reading(path):
                 part = next(parts, None)

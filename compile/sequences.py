@@ -32,7 +32,7 @@ from ..table.transition_table import TransitionTable
 from ..vocabulary.end_tokens import EndTokens, checked_ends
 
 _NO_OFFSETS = np.empty(0, np.int64)
-_LONG_BUILD = 2_000_000  # sequences; below this a build takes well under a second and shows no progress
+LONG_BUILD = 2_000_000  # sequences; below this a build takes well under a second and shows no progress
 _MASK_SHARE = 8  # a level gets masks where they cost at most 1/8 of its edges
 
 
@@ -407,7 +407,7 @@ def _masks(trie: Trie, vocab_size: int) -> tuple[NDArray[np.int32], NDArray[np.u
 @contextmanager
 def progress_bar(count: int, wanted: bool | None = None) -> Iterator[Progress | None]:
     """Show a progress bar if it is wanted; None: for long builds on a terminal."""
-    if wanted is False or (wanted is None and (count < _LONG_BUILD or not sys.stderr.isatty())):
+    if wanted is False or (wanted is None and (count < LONG_BUILD or not sys.stderr.isatty())):
         yield None
         return
     from rich.console import Console

@@ -47,11 +47,11 @@ class Library:
     def kernel(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a kernel as Python calls it; where only kernels call it, what says so when it is called."""
         name = function.__module__.removeprefix(f"{PACKAGE}."), function.__qualname__
-        return self._kernels.get(name) or _Inner(*name)
+        return self._kernels.get(name) or InnerKernel(*name)
 
     def loop(self, function: Callable[..., Any], constants: tuple[Any, ...]) -> Any:
         """Return a kernel as a native function: see `compiled.native_loop`."""
-        assert isinstance(function, _Inner)
+        assert isinstance(function, InnerKernel)
         kinds = ",".join(str(np.dtype(each)) for each in constants)
         try:
             return _Loop(*self._loops[function.module, function.name, kinds])
@@ -69,7 +69,7 @@ class _Loop(NamedTuple):
         self.call(argument)
 
 
-class _Inner:
+class InnerKernel:
     """A kernel that is compiled into others and cannot be called by itself."""
 
     def __init__(self, module: str, name: str) -> None:

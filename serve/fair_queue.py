@@ -33,8 +33,13 @@ class Turns:
     """
 
     def __init__(self, places: int, most: int) -> None:
-        self._free, self._most = places, most
+        self.free, self._most = places, most  # places that nobody has
         self._clients: OrderedDict[str, _Client] = OrderedDict()  # the one whose turn is next comes first
+
+    @property
+    def clients(self) -> int:
+        """How many clients have a place or wait for one."""
+        return len(self._clients)
 
     @property
     def waiting(self) -> int:
@@ -74,7 +79,7 @@ class Turns:
         """Return a client's place, for the next."""
         client = self._clients[name]
         client.running -= 1
-        self._free += 1
+        self.free += 1
         self._clients.move_to_end(name)  # behind those who came while it had the place
         self._forget(name, client)
         while (found := self._next()) is not None:
@@ -93,11 +98,11 @@ class Turns:
         return next(ready, None)
 
     def _may_run(self, client: _Client) -> bool:
-        return self._free > client.running
+        return self.free > client.running
 
     def _run(self, name: str, client: _Client) -> None:
         client.running += 1
-        self._free -= 1
+        self.free -= 1
         self._clients.move_to_end(name)
 
     def _forget(self, name: str, client: _Client) -> None:

@@ -35,8 +35,8 @@ from .service import Service
 MOST_TEXT = 32 << 10
 """Most bytes of a text to walk through a table."""
 
-_THREADS = 2
-_WAITING = 16  # questions that wait for a thread
+THREADS = 2
+WAITING = 16  # questions that wait for a thread
 _SHOWN = 100  # tokens in one answer
 _REMEMBERED = 1000  # tables whose compile time is kept
 _FILES = {"index.html": "text/html", "style.css": "text/css", "script.js": "text/javascript"}
@@ -112,7 +112,7 @@ class Playground:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._pool = ThreadPoolExecutor(_THREADS, "maskwright-playground")
+        self._pool = ThreadPoolExecutor(THREADS, "maskwright-playground")
         self._lock = threading.Lock()  # for `_open` and `_seconds`
         self._open = 0
         self._seconds: OrderedDict[tuple[str, str], float] = OrderedDict()  # to compile, by kind and source
@@ -136,7 +136,7 @@ class Playground:
         with self._lock:
             if self._service.draining:
                 raise Refused("the server is shutting down", status=503, code="shutting_down")
-            if self._open >= _THREADS + _WAITING:
+            if self._open >= THREADS + WAITING:
                 raise Refused("others are using the playground: try again", status=503, code="playground_busy")
             self._open += 1
         try:

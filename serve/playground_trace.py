@@ -25,8 +25,8 @@ from .refusals import Refused
 FORCED, MAY_END, RESPLIT = 1, 2, 4
 """Marks of a token: no other text could follow; the text could end before it; the tokenizer splits otherwise."""
 
-_SECONDS = 5.0  # of processor time for one walk
-_AT_ONCE, _REST = 0.001, 0.004  # seconds of work, and of rest after it while other threads are busy
+SECONDS = 5.0  # of processor time for one walk
+AT_ONCE, _REST = 0.001, 0.004  # seconds of work, and of rest after it while other threads are busy
 _FORCED_BYTES = 80  # most forced bytes to show
 
 
@@ -42,12 +42,12 @@ class Pace:
 
     def check(self) -> None:
         """Rest if it is time to. Raises Refused once all of the time is used."""
-        if time.thread_time() - self._began > _SECONDS:
+        if time.thread_time() - self._began > SECONDS:
             raise Refused(
-                f"the walk of this text took more than {_SECONDS:g} s: take a shorter text", param="text",
+                f"the walk of this text took more than {SECONDS:g} s: take a shorter text", param="text",
                 code="text_too_expensive",
             )  # fmt: skip
-        if time.perf_counter() - self._resumed > _AT_ONCE:
+        if time.perf_counter() - self._resumed > AT_ONCE:
             if self._busy():
                 time.sleep(_REST)
             self._resumed = time.perf_counter()

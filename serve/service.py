@@ -91,7 +91,7 @@ class Service:
         self.draining = False
         self.warm = False
         self.failed: str | None = None  # the reason why the first answer failed
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._warming: asyncio.Task[None] | None = None
         self.turns = Turns(self.limits.compile_processes, max(1, self.limits.max_queue // 2))
         self._pool = ThreadPoolExecutor(self.limits.compile_processes, "maskwright-compile")  # each waits for a process
@@ -103,7 +103,7 @@ class Service:
 
     async def start(self) -> None:
         """Start the engine, use each kind of constraint and write a first answer, so that no request waits for that."""
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self.worker.start(self._tell)
         await asyncio.to_thread(self.compilers.start)
         self._warming = asyncio.create_task(self._warm_up())
@@ -169,8 +169,8 @@ class Service:
 
     def _tell(self, batch: list[tuple[Job, Event]]) -> None:
         """Pass events from the engine's thread to the event loop."""
-        if batch and self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(_deliver, batch)
+        if batch and self.loop is not None and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(_deliver, batch)
 
     # ------------------------------------------------------------------------------------------------------ requests
 
@@ -413,12 +413,12 @@ class Service:
 
         Any thread but the event loop's may call it.
         """
-        assert self._loop is not None, "the service has started"
+        assert self.loop is not None, "the service has started"
         try:
             return self.table(constraint, self._known)
         except NotCompiledError:
             turn = self._compile_in_turn(constraint, client, 1)
-        return asyncio.run_coroutine_threadsafe(turn, self._loop).result()[0]
+        return asyncio.run_coroutine_threadsafe(turn, self.loop).result()[0]
 
     def _faults(self, constraint: Constraint, cache: Cache) -> list[tuple[Function, ConstraintError]]:
         return self._with_allowed(constraint).faults(cache, self.limits.budget)

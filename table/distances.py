@@ -72,8 +72,8 @@ def graph_facts(arrays: TableArrays) -> GraphFacts:
     outside, order, start, to = _distinct_targets(arrays)
     if outside >= 0:
         raise TableError(f"a base leads outside the table (at {outside})")
-    ways, back, origin = _reversed(order, start, to)
-    distance = _breadth_first(arrays.rows.accepting, back, origin)
+    ways, back, origin = reversed_edges(order, start, to)
+    distance = breadth_first(arrays.rows.accepting, back, origin)
     longest = int(_longest_path(ways, back, origin))
     after = np.array([0, UNREACHABLE], np.int32)  # after EOS, and the dead state
     return GraphFacts(np.concatenate([distance, after]), None if longest < 0 else longest)
@@ -174,7 +174,7 @@ def _distinct_targets(arrays: TableArrays) -> Any:
 
 
 @kernel
-def _reversed(order: NDArray[np.int64], start: NDArray[np.int64], to: Int32Array) -> Any:
+def reversed_edges(order: NDArray[np.int64], start: NDArray[np.int64], to: Int32Array) -> Any:
     """Return how many targets each row has, where the rows that lead to each begin, and these rows."""
     rows, count = order.size, start[order.size]
     back = np.zeros(rows + 1, np.int64)
@@ -194,7 +194,7 @@ def _reversed(order: NDArray[np.int64], start: NDArray[np.int64], to: Int32Array
 
 
 @kernel
-def _breadth_first(accepting: NDArray[np.bool_], back: NDArray[np.int64], origin: Int32Array) -> Int32Array:
+def breadth_first(accepting: NDArray[np.bool_], back: NDArray[np.int64], origin: Int32Array) -> Int32Array:
     """Return the distance of each row from the accepting rows, (S,)."""
     rows = accepting.size
     distance = np.full(rows, UNREACHABLE, np.int32)

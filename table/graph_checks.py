@@ -63,7 +63,7 @@ def check_graph(arrays: TableArrays, vocab_size: int, eos: int, common: Common) 
         raise TableError("a graph has no input rows")
     if rows.edge_start.dtype != np.int32:
         raise TableError("a graph has rows.edge_start of int32")
-    faults.check(*_mask_fault(arrays, vocab_size, eos))
+    faults.check(*mask_fault(arrays, vocab_size, eos))
     faults.check(*_class_fault(arrays, vocab_size))
     faults.check(*_base_fault(arrays))
     faults.check(*_row_fault(arrays, vocab_size, eos))
@@ -89,7 +89,7 @@ def check_graph(arrays: TableArrays, vocab_size: int, eos: int, common: Common) 
 
 
 @kernel
-def _mask_fault(arrays: TableArrays, vocab_size: int, eos: int) -> Any:
+def mask_fault(arrays: TableArrays, vocab_size: int, eos: int) -> Any:
     masks, edges = arrays.bases.masks, arrays.edges
     end = edges.target.size
     if edges.token[end] != vocab_size or edges.token[end + 1] != vocab_size + 1:

@@ -327,6 +327,15 @@ class LiveSids:
             self._widths,
         )
 
+    def items(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the sequences (n, L) in lexicographic order, each once, and how many items each has (n,)."""
+        with self._lock:
+            base, counts, delta = self._base, self._counts.copy(), self._delta
+        matrix, joined = join(base.matrix, counts, delta)
+        if matrix is None:
+            return np.zeros((0, base.matrix.length), np.int64), np.zeros(0, np.int64)
+        return matrix.columns.T.astype(np.int64), joined.astype(np.int64)
+
     def compact(self, save: str | Path | None = None) -> None:
         """Join base and delta, as one sorted matrix: in a thread of its own, while all else goes on.
 
@@ -350,7 +359,7 @@ class LiveSids:
                 covered = None if self._log is None else self._log.covered
                 self._since = []
             try:
-                matrix, joined = _joined(base.matrix, counts, delta)
+                matrix, joined = join(base.matrix, counts, delta)
                 made = None if matrix is None else LiveBase.of(matrix, base.shape.holding(matrix, self.capacity))
                 parts = None if made is None else _parts(made, joined)
             except BaseException:
@@ -394,7 +403,7 @@ def _parts(base: LiveBase, counts: NDArray[np.int32]) -> tuple[Any, Any, Any]:
     return bits, base.masks_of(bits), base.firsts_of(bits)
 
 
-def _joined(matrix: SortedMatrix, counts: NDArray[np.int32], delta: _Delta) -> tuple[Any, Any]:
+def join(matrix: SortedMatrix, counts: NDArray[np.int32], delta: _Delta) -> tuple[Any, Any]:
     """Return a matrix of the rows that have items and those of a delta, and the items of each; None of no rows."""
     live = counts > 0
     kept = counts[live]

@@ -65,6 +65,10 @@ class MemberSampler:
             total = self._up_to[-1]
             ranks = np.searchsorted(self._up_to, generator.random(n) * total, side="right")
             ranks = np.minimum(ranks, np.searchsorted(self._up_to, total))  # where rounding led behind the last
+        return self.of_ranks(ranks)
+
+    def of_ranks(self, ranks: NDArray[np.int64]) -> Members:
+        """Return the members of ranks (n,), their places among all distinct ones in lexicographic order."""
         return self._walk.of_ranks(ranks)
 
 

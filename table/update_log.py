@@ -35,7 +35,7 @@ SIDS, ITEMS = b"MWLIVE1\n", b"MWITEM1\n"
 _OWNERS = {SIDS: "live set", ITEMS: "live catalogue"}
 _HEADER = struct.Struct("<8sIIQI")  # magic, V, L, rows of the base, CRC of its arrays
 _RECORD = struct.Struct("<II")
-_MOST_BYTES = 2**32 - 1  # of a kind and an update
+MOST_BYTES = 2**32 - 1  # of a kind and an update
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class UpdateLog:
         handle = -1
         try:
             handle = _locked(temporary)
-            _write(handle, header + os.pread(self._file, self._end - covered.end, covered.end), 0)
+            write(handle, header + os.pread(self._file, self._end - covered.end, covered.end), 0)
             os.fsync(handle)
             os.replace(temporary, self.path)
         except BaseException:
@@ -148,14 +148,14 @@ class UpdateLog:
         Raises ConstraintError for one that is too long for a record.
         """
         body = bytes([kind]) + update
-        if len(body) > _MOST_BYTES:
+        if len(body) > MOST_BYTES:
             raise ConstraintError(
-                f"an update of {len(body):,} bytes is more than a log can hold in one record, {_MOST_BYTES:,}",
+                f"an update of {len(body):,} bytes is more than a log can hold in one record, {MOST_BYTES:,}",
                 remedies=[Advice("Make it in several calls.")],
             )
         record = _RECORD.pack(len(body), zlib.crc32(body)) + body
         try:
-            _write(self._file, record, self._end)
+            write(self._file, record, self._end)
             os.fsync(self._file)
         except OSError:
             os.ftruncate(self._file, self._end)
@@ -189,7 +189,7 @@ def header_of(magic: bytes, vocab_size: int, length: int, rows: int, arrays: Ite
     return _HEADER.pack(magic, vocab_size, length, rows, found)
 
 
-def _write(handle: int, data: bytes, at: int) -> None:
+def write(handle: int, data: bytes, at: int) -> None:
     """Write all bytes at a place."""
     written = 0
     while written < len(data):

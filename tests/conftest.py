@@ -26,6 +26,8 @@ settings.register_profile(
 settings.load_profile("maskwright")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in several processes: more threads only get in the way
+# threads that wait for work sleep: they took processors from other tests. One of torch's threads took 23 s, now 4
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # what is compiled here is run once or twice: a quarter less time. Examples and benchmarks run what users run
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
@@ -64,21 +66,3 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
-
-
-# Two processes begin each with a half of the tests, and compile the kernels that they come upon. The first half is JSON
-# Schema's and its kin's, and compiles most kernels; the second begins with what JAX compiles, and finds them later
-SECOND_HALF = [
-    "test_vocabulary.py", "test_operations.py", "test_sorted_matrix.py", "test_sampling.py", "test_beam.py",
-    "test_baselines.py", "test_speculative.py", "test_on_demand.py", "test_jump.py", "test_tree_beams.py",
-    "test_graph_operations.py", "test_self_draft.py", "test_sequences.py", "test_table.py", "test_transformers.py",
-    "test_automata.py", "test_benchmarks_regex.py", "test_demo.py", "test_layout.py", "test_reader.py",
-    "test_regex.py", "test_cli.py",
-]  # fmt: skip
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put all in the order of the halves."""
-    place = {name: 1 + at for at, name in enumerate(SECOND_HALF)}
-    items.sort(key=lambda item: place.get(item.path.name, 0))

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
+
+import pytest
 
 from maskwright.engines.versions import TESTED
 
@@ -81,6 +84,75 @@ def test_tests_of_the_core_are_collected_without_optional_packages():
             else:
                 found = re.findall(r"importorskip\('(\w+)", ast.unparse(node))
                 checked |= {*found, *(f"{name}_ops" for name in found)}
+
+
+FOREIGN = {
+    "_backend", "_backend_was_auto", "_init_beam_search_structured_output", "_keywords", "_model", "_schema",
+    "_validate_structured_outputs",
+}  # fmt: skip
+"""Names of other packages that the product has as well, or sets there."""
+STILL_PRIVATE = {
+    "_AT_ONCE", "_COLUMNS", "_CudaMirror", "_DENSE", "_JOINED", "_LEAST", "_MOST", "_Mirror", "_OPTIONS", "_PIECE",
+    "_ROWS", "_ROW_BYTES", "_SPARSE", "_UNROLLED", "_apply_masks", "_arrays", "_bytes", "_evict", "_keys",
+    "_lists", "_mirrors", "_options", "_packed", "_team",
+}  # fmt: skip
+"""Names of operations on devices that tests use all the same. A name goes once no test does."""
+
+
+def private(names: Iterable[str]) -> set[str]:
+    return {name for name in names if re.match("_[A-Za-z]", name)}
+
+
+def names_of_the_product() -> set[str]:
+    """Return the private names that the product gives: of functions, classes, variables and attributes."""
+    tops = {"tests", "benchmarks", "docs", "build", "dist"}
+    found: list[str] = []
+    for path in ROOT.rglob("*.py"):
+        top = path.relative_to(ROOT).parts[0]
+        for node in [] if top in tops or top.startswith(".") else ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.append(node.name)
+            elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+                found.append(node.id if isinstance(node, ast.Name) else node.attr)
+    return private(found)
+
+
+def names_of_others(tree: ast.AST) -> set[str]:
+    """Return the private names that a test reads of other objects, imports, or replaces."""
+    found: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) not in ("self", "cls"):
+            found.append(node.attr)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("maskwright"):
+            found += [each.name for each in node.names]
+        elif isinstance(node, ast.Call) and re.search(r"attr$|\bmock\.patch|^patch", ast.unparse(node.func)):
+            texts = [each.value for each in node.args[:2] if isinstance(each, ast.Constant)]
+            found += [text.rpartition(".")[2] for text in texts if isinstance(text, str)]
+            found += [each.arg for each in node.keywords if each.arg]
+    return private(found)
+
+
+@pytest.mark.long
+def test_tests_use_no_private_names_of_the_product():
+    """They say what a user sees, or what a module's functions return: private names may change with no test."""
+    own, used = names_of_the_product() - FOREIGN, set()
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        names = names_of_others(ast.parse(path.read_text())) & own
+        assert names <= STILL_PRIVATE, f"{path.relative_to(ROOT)} uses {names - STILL_PRIVATE}"
+        used |= names
+    assert used == STILL_PRIVATE
+
+
+def test_no_test_file_reads_another():
+    """A test changes without looking at others: what several need is in `support`, `strategies` and `oracles`."""
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        own = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        named = set(re.findall(r"\btests(?:\.\w+)*\.test_\w+", path.read_text()))
+        assert named <= {own}, f"{path.relative_to(ROOT)} names {named}"
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith("tests")):
+                parts = [*(node.module or "").split("."), *(each.name for each in node.names)]
+                assert not any(part.startswith("test_") for part in parts), f"{own}:{node.lineno}"
 
 
 def test_engines_are_asked_for_in_the_releases_that_were_tested():

@@ -22,7 +22,7 @@ from .return_sites import resolve
 from .symbols import ADMIT_ANY, Symbols, bare_remainder, empty_symbols, place_symbols
 from .wide_rows import FreeTokens, WideRows, free_tokens, loops_of, starts
 
-_WIDE = 512  # own edges from which on a library row becomes a base
+WIDE = 512  # own edges from which on a library row becomes a base
 _ROOM = 16_384  # slots for remainders that are added
 _ROWS_TAKEN = 64  # walked before they become bases and own edges: all of them may be wide
 _PACED = 1024  # rows after which it is known how long the others take
@@ -183,7 +183,7 @@ class _RowsTaken:
         found: NDArray[np.uint64] = loops_of(machine.rows)
         for groups in np.unique(found).tolist():
             tokens = free_tokens(groups, self._trie)
-            if tokens.size > _WIDE:
+            if tokens.size > WIDE:
                 self._free[groups] = tokens
             else:
                 found[found == np.uint64(groups)] = 0
@@ -202,7 +202,7 @@ class _RowsTaken:
                 self._nbytes += 8 * exits[0].size
             plain = code < ACTION  # targets of bases cannot push
             groups = int(loops[state])
-            if groups or (plain.sum() > _WIDE and (self._split or plain.all())) or state in self._masked:
+            if groups or (plain.sum() > WIDE and (self._split or plain.all())) or state in self._masked:
                 free = FreeTokens(groups, self._free[groups], state) if groups else None
                 self._base[state] = self._wide.add(token[plain], code[plain], free)
                 token, code = token[~plain], code[~plain]

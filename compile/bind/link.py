@@ -25,7 +25,7 @@ from .return_sites import resolve
 from .symbols import ADMIT_NONE, name_ends
 from .wide_rows import WideRows
 
-_VERY_WIDE = 4096  # own edges from which on a row becomes a base: fewer are found sooner as they are
+VERY_WIDE = 4096  # own edges from which on a row becomes a base: fewer are found sooner as they are
 _PLACES_AT_ONCE = 1 << 22  # of stacks, of tokens that may come first
 
 
@@ -138,8 +138,8 @@ def _narrowed(
     """
     edges = pools.edges
     start = edges.start[: states.size + 1]
-    likely = np.flatnonzero((np.diff(start) > _VERY_WIDE) & (states >= 0)).tolist()
-    chosen = [row for row in likely if (edges.value[start[row] : start[row + 1]] < ACTION).sum() > _VERY_WIDE]
+    likely = np.flatnonzero((np.diff(start) > VERY_WIDE) & (states >= 0)).tolist()
+    chosen = [row for row in likely if (edges.value[start[row] : start[row + 1]] < ACTION).sum() > VERY_WIDE]
     if not chosen:
         return pools, None
     wide = WideRows(vocab_size)

@@ -111,7 +111,7 @@ class Cache:
         self._key_of: dict[Any, Any] = {}  # by spelling
         self._running: dict[Any, Future[_Entry]] = {}
         self._counts = Counts()
-        self._compilers = compilers
+        self.compilers = compilers
         self._shared: Allowance | None = None
         self._compiles = True
 
@@ -335,9 +335,9 @@ class Cache:
         """Return what there is for a key, or make it, while others who want it wait."""
 
         def make() -> Compiled:
-            if self._compilers is None:
+            if self.compilers is None:
                 return source.compile(self.vocabulary, budget)
-            found = self._compilers.compile(source, budget, self._shared)
+            found = self.compilers.compile(source, budget, self._shared)
             return source.compile(self.vocabulary, reading_budget(budget)) if found is None else found
 
         while True:

@@ -38,8 +38,8 @@ except ImportError:  # Windows, where the clock of whoever asks is the only limi
 Warm = Callable[[Vocabulary], None]
 
 _PATIENCE = 2.5  # times the seconds of a budget, which a table and what precedes it may each have
-_FREELY = 2.0  # seconds of the processor beside it: to read a source and to send a table
-_FOR_KERNELS = 60.0  # seconds of the processor in which numba compiles kernels, where no library has them
+FREELY = 2.0  # seconds of the processor beside it: to read a source and to send a table
+FOR_KERNELS = 60.0  # seconds of the processor in which numba compiles kernels, where no library has them
 _ON_THE_CLOCK = 8.0  # times the seconds of the processor: a process that waits ends too
 _ROOM = 2  # times the bytes of a budget, which counts the arrays of one step
 _FREE_BYTES = 128 << 20  # beside it
@@ -80,9 +80,10 @@ class Compilers:
     def __init__(self, vocabulary: Vocabulary, count: int, warm: Warm) -> None:
         self.count = count
         self._given = replace(vocabulary, encoder=None), warm  # a tokenizer's function may not be one that can be sent
-        self._free: queue.SimpleQueue[_Process | None] = queue.SimpleQueue()  # None: a place whose process is to start
+        # None: a place whose process is to start
+        self._free: queue.SimpleQueue[CompilerProcess | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._all: set[_Process] = set()
+        self._all: set[CompilerProcess] = set()
         self._closed = False
 
     def start(self) -> None:
@@ -126,7 +127,7 @@ class Compilers:
             raise _over_together(shared)
         raise answer.found
 
-    def _taken(self) -> _Process:
+    def _taken(self) -> CompilerProcess:
         """Return a process that is free; a new one if it has ended meanwhile. Raises ProcessError."""
         process = self._free.get()
         try:
@@ -165,19 +166,19 @@ class Compilers:
         finally:
             self._free.put(process)
 
-    def _started(self) -> _Process:
+    def _started(self) -> CompilerProcess:
         """Return a new process. Raises ProcessError."""
         with self._lock:
             if self._closed:
                 raise _closed()
             try:
-                process = _Process(*self._given)
+                process = CompilerProcess(*self._given)
             except (OSError, EOFError) as error:  # too many processes or open files, or the one they are forked from
                 raise ProcessError(f"no process could be started to compile the constraint: {error}") from error
             self._all.add(process)
         return process
 
-    def _end(self, process: _Process) -> None:
+    def _end(self, process: CompilerProcess) -> None:
         with self._lock:
             self._all.discard(process)
         process.end()
@@ -189,7 +190,7 @@ class _Answer(NamedTuple):
     last: bool  # whether another process should take the place of this one
 
 
-class _Process:
+class CompilerProcess:
     """One process, seen by those who have jobs for it."""
 
     def __init__(self, vocabulary: Vocabulary, warm: Warm) -> None:
@@ -272,7 +273,7 @@ def _seconds(budget: Budget) -> float | None:
     """Return the most processor seconds of one job, None if there is no limit."""
     if math.isinf(budget.seconds):
         return None
-    return budget.seconds * _PATIENCE + _FREELY + (_FOR_KERNELS if compiled.LIBRARY is None else 0)
+    return budget.seconds * _PATIENCE + FREELY + (FOR_KERNELS if compiled.LIBRARY is None else 0)
 
 
 def _over(limit: Literal["seconds", "bytes"], budget: Budget) -> BudgetError:

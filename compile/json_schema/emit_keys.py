@@ -20,7 +20,7 @@ from .key_classes import partition
 from .layout import BACKSLASH
 from .skeleton import ObjectAutomaton, ObjectState, Regular, Step
 
-_MOST_KEYS = 1024  # of an object whose keys are a trie without rows: each of its sites has an entry for each key
+MOST_KEYS = 1024  # of an object whose keys are a trie without rows: each of its sites has an entry for each key
 
 Behind = Callable[[Step], int]
 """What gives the state behind a key, by the step that the key takes."""
@@ -98,7 +98,7 @@ class KeyEmitter:
         """
         if self._language is not None:
             return self._language.code(here, behind), -1
-        if self._context.lazy and len(self._automaton.keys) <= _MOST_KEYS:
+        if self._context.lazy and len(self._automaton.keys) <= MOST_KEYS:
             code, site = self._without_rows(here, behind)
             if code is not None:
                 return code, site

@@ -74,7 +74,7 @@ def is_format(transition: NDArray[Any]) -> bool:
 
 @cache
 def _superset(name: str) -> Dfa:
-    return _kept(f"all that may be a {name}", _SUPERSETS[name])
+    return _kept(f"all that may be a {name}", SUPERSETS[name])
 
 
 def _kept(name: str, make: Callable[[], Dfa]) -> Dfa:
@@ -248,7 +248,7 @@ _IN_CONTEXT = frozenset("\u0375\u30fb")  # of these scripts (RFC 5892, appendix 
 _MOST_IN_ASCII_LABEL, _MOST_IN_LABEL, _PRICE = 63, 53, 4
 
 
-def _idn_characters() -> tuple[str, str, str]:
+def idn_characters() -> tuple[str, str, str]:
     """Return letters and digits, marks of combining class 0, and other marks that any label may have; for brackets.
 
     These are PVALID by RFC 5892, and compose with no character before them. So a label is in NFC if no two marks of
@@ -277,7 +277,7 @@ def _idn_email() -> Dfa:
     at most 59 octets where 6 + b + 4 k does not exceed 59. So an ASCII character costs 1 in such a label, another one
     costs 4, and a label may cost 53.
     """
-    letters, marks, ordered = _idn_characters()
+    letters, marks, ordered = idn_characters()
     after = f"[{ordered}]?"
     foreign = f"[a-z0-9{letters}]{after}(?:-?[a-z0-9{letters}{marks}]{after})*"
     label = f"(?:{_label_pattern('')}|{foreign})"
@@ -397,7 +397,7 @@ _FORMATS: dict[str, Callable[[], Dfa]] = {
     "byte": lambda: _regex(f"(?:{_QUAD}{{4}})*(?:{_QUAD}[AQgw]==|{_QUAD}{{2}}[AEIMQUYcgkosw048]=)?"),
 }
 
-_SUPERSETS: dict[str, Callable[[], Dfa]] = {
+SUPERSETS: dict[str, Callable[[], Dfa]] = {
     "date": lambda: _regex(_date_pattern(True)),
     "time": lambda: _regex(_ANY_TIME),
     "date-time": lambda: _regex(f"{_date_pattern(True)}[Tt]{_ANY_TIME}"),

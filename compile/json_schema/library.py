@@ -40,7 +40,7 @@ from .writer import Places
 
 Group = TypeVar("Group", bound=tuple[Any, ...])
 
-_KEPT_BYTES = 64 << 20  # of bound string fragments kept for further schemas
+KEPT_BYTES = 64 << 20  # of bound string fragments kept for further schemas
 _MOST_KEPT = 16  # libraries of one vocabulary: one for each layout, and for each set of bytes that may follow a value
 _KEEPING = threading.Lock()  # held where these change: schemas are compiled, and read, in several threads
 
@@ -217,7 +217,7 @@ class Library(LinkedLibrary):
         with _KEEPING:
             kept = self.fragments
             kept[key] = found
-            while sum(fragment.nbytes for fragment in kept.values()) > _KEPT_BYTES and len(kept) > 1:
+            while sum(fragment.nbytes for fragment in kept.values()) > KEPT_BYTES and len(kept) > 1:
                 kept.popitem(last=False)
         return found, symbols
 

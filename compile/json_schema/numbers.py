@@ -97,7 +97,7 @@ def _texts(node: Node, meter: Meter) -> Dfa | list[bytes]:
     if signs is not None:
         return signed(*signs)
     whole = _is_whole(node)
-    values = _values(node, meter)
+    values = listed_values(node, meter)
     if values is not None:
         shortest = [plain_text(value, meter) for value in values]
         if not whole:
@@ -147,7 +147,7 @@ def _is_whole(node: Node) -> bool:
 
 
 @once_each
-def _values(node: Node, meter: Meter) -> Iterable[Decimal] | None:
+def listed_values(node: Node, meter: Meter) -> Iterable[Decimal] | None:
     """Return the formula's numbers, each once, if it lists them, else None."""
     kind = type(node)
     if kind is OneOfValues:
@@ -155,7 +155,7 @@ def _values(node: Node, meter: Meter) -> Iterable[Decimal] | None:
         return values
     if kind is AllOf:
         for i, part in enumerate(node.args):
-            listed = _values(part, meter)
+            listed = listed_values(part, meter)
             if listed is not None:
                 others = node.args[:i] + node.args[i + 1 :]
                 return [value for value in listed if all(holds(other, value, meter) for other in others)]
@@ -165,7 +165,7 @@ def _values(node: Node, meter: Meter) -> Iterable[Decimal] | None:
     if kind is AnyOf:
         found: set[Decimal] = set()
         for part in node.args:
-            listed = _values(part, meter)
+            listed = listed_values(part, meter)
             if listed is None:
                 return None
             found.update(listed)

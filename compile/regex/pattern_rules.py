@@ -25,7 +25,7 @@ from .tree_reader import TreeReader, sets_of
 _OF_STATE, _OF_FORMULA, _OF_ELEMENT = 400, 600, 700  # bytes that each was seen to take
 _FAR = 1 << 20  # the estimate of what is empty
 _MOST_ENDING = 3000  # states that the search for a short text looks at
-_MOST_READING = 3000  # states that the searches for a row look at, while a text waits for it
+MOST_READING = 3000  # states that the searches for a row look at, while a text waits for it
 
 
 class State(NamedTuple):
@@ -111,7 +111,7 @@ class PatternRules:
     def row(self, state: int) -> Sequence[int]:
         """Return the state that each class of characters leads to, or DEAD."""
         row = [DEAD] * self.alphabets[0].classes
-        self._left_to_search = _MOST_READING if self._is_reading else math.inf
+        self._left_to_search = MOST_READING if self._is_reading else math.inf
         here = self._states[state]
         for classes, after in self._steps(here):
             if self._is_live(after, here):
@@ -144,6 +144,11 @@ class PatternRules:
             return None  # behind [A-Z]?[a-z]* is [a-z]*, whatever came
         most = node.count[1]
         return self._number(after), NO_LIMIT if most is None else most
+
+    @property
+    def num_states(self) -> int:
+        """How many states there are so far."""
+        return len(self._states)
 
     def alike(self, state: int) -> int:
         """Return a state that reads the same tokens, and accepts alike.

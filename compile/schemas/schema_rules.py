@@ -29,7 +29,7 @@ from .short_texts import ShortTexts
 from .state_atoms import Count, PatternState, counted
 from .witness import Witness
 
-_MOST_READING = 3000  # frames that the searches for a row look at, while a text waits for it
+MOST_READING = 3000  # frames that the searches for a row look at, while a text waits for it
 
 
 def schema_rules(
@@ -141,12 +141,12 @@ class SchemaRules:
 
     def bytes_to_end(self, state: int) -> int | None:
         """Return the bytes of `text_to_end`; None where there is none."""
-        self._witness.limit(_MOST_READING)
+        self._witness.limit(MOST_READING)
         return self._short.length(self._frames[state])
 
     def text_to_end(self, state: int) -> bytes | None:
         """Return a short text that ends the frame of a state; None where a search found none soon."""
-        self._witness.limit(_MOST_READING)
+        self._witness.limit(MOST_READING)
         return self._short.text(self._frames[state])
 
     def alike(self, state: int) -> int:
@@ -187,7 +187,7 @@ class SchemaRules:
         frame = self._frames[state]
         which = self.alphabet_of(state)
         before = self._witness.left_out
-        self._witness.limit(_MOST_READING if self._is_reading else None)
+        self._witness.limit(MOST_READING if self._is_reading else None)
         row = self._in_string(frame, self._groups[which - 1]) if which else self._outside(frame)
         if self._witness.left_out > before and row.count(DEAD) == len(row):
             self._witness.limit(None)  # some text goes on: whoever waits for it waits longer, and is not left without
@@ -211,7 +211,7 @@ class SchemaRules:
         values, formula, outer = self._values, frame.formula, frame.levels[:-1]
         key = frame.levels[-1]
         assert type(key) is Key
-        foreign, most = values.foreign(frame), _MOST_READING if self._is_reading else None
+        foreign, most = values.foreign(frame), MOST_READING if self._is_reading else None
         while True:
             before = self._witness.left_out
             begun = values.other_begun(frame)

@@ -15,7 +15,7 @@ from .open_values import OpenValues
 from .witness import Witness
 
 _FIRST = {NUMBER: b"", STRING: b'"', NULL: b"", TRUE: b"", FALSE: b"", ARRAY: b"[", OBJECT: b"{"}
-_MOST_FRAMES = 500  # that one search looks at
+MOST_FRAMES = 500  # that one search looks at
 _CAREFUL = 40  # frames after which those that cannot be completed are left out
 _Way = tuple[Frame | None, bytes, Frames]
 """How a search came to a frame: from which one, by which bytes, and the frames that these opened inside."""
@@ -97,7 +97,7 @@ class ShortTexts:
         came: dict[Frame, _Way] = {}
         heap: list[_Place] = [(0, 0, 0, start, (None, b"", ()), None)]
         count = tick = 0
-        while heap and count < _MOST_FRAMES:
+        while heap and count < MOST_FRAMES:
             _, _, steps, frame, way, moves = heappop(heap)
             if moves is None:
                 if frame in came or any(self.length(each) is None for each in way[2]):

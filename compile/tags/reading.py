@@ -83,12 +83,12 @@ def read_tags(source: Mapping[str, Any], meter: Meter, vocabulary: Vocabulary) -
 
 # ------------------------------------------------------------------------------------------------------ reading
 
-_KINDS = (
+KINDS = (
     "const_string", "json_schema", "regex", "grammar", "any_text", "token", "sequence", "or", "optional", "plus",
     "star", "repeat", "tag", "triggered_tags", "token_triggered_tags", "tags_with_separator",
 )  # fmt: skip
 _MOST_CHARS = 10**9
-_REFUSED = {
+REFUSED = {
     "qwen_xml_parameter": "parameters written as XML are not supported: take json_schema, or a regex of the parameters",
     "dispatch": "write it as triggered_tags, each pattern the begin of a tag",
     "token_dispatch": "write it as token_triggered_tags, each token the begin of a tag",
@@ -132,10 +132,10 @@ class _Reader:
         if not isinstance(value, Mapping):
             refuse(where, f"a format is an object, not {shown(value)}")
         kind = value.get("type")
-        if isinstance(kind, str) and kind in _REFUSED:
-            refuse(where, f"the format {kind!r} is not supported: {_REFUSED[kind]}")
-        if kind not in _KINDS:
-            refuse(where, f"the format {shown(kind)} is not known: it is one of {', '.join(_KINDS)}")
+        if isinstance(kind, str) and kind in REFUSED:
+            refuse(where, f"the format {kind!r} is not supported: {REFUSED[kind]}")
+        if kind not in KINDS:
+            refuse(where, f"the format {shown(kind)} is not known: it is one of {', '.join(KINDS)}")
         read_one: Callable[[Mapping[str, Any], str, _Around], Node] = getattr(self, f"_{kind}")
         return read_one(value, where, around)
 

@@ -438,7 +438,7 @@ def filtered_beams() -> str:
             logits = np.log([[model[each].get(token, 0.0) for token in range(6)] for each in so_far])
         return logits.astype(np.float32), cache
 
-    chosen = mw.filter_sids(table, keep)
+    chosen = table.filter(keep)
     dev = numpy_ops.filtered(numpy_ops.put(table), [chosen])
     out = beam_search(step, np.zeros((2, 3), np.int64), dev, ops=numpy_ops, batch=1, beams=2, max_length=3)
     best = [tuple(row.tolist()) for row in out.tokens[0]]

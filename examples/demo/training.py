@@ -67,7 +67,7 @@ def train_drafting(
         )
 
         def loss(blocks: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-            predicted = _predicted(blocks, counts)
+            predicted = predicted_columns(blocks, counts)
             hidden = network.read_prefixes(blocks, head.placeholders)[predicted]
             out = draft_loss(head, hidden, blocks[predicted][:, 1:])
             return out + next_token * _loss(network, blocks, counts) if next_token else out
@@ -134,11 +134,11 @@ def _rate(step: int, training: TrainingConfig) -> float:
 
 def _loss(network: Transformer, blocks: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """Return the mean cross-entropy over the tokens of all items but each row's first."""
-    predicted = _predicted(blocks, counts)
+    predicted = predicted_columns(blocks, counts)
     return functional.cross_entropy(network(blocks)[predicted].flatten(0, 1), blocks[predicted][:, 1:].flatten())
 
 
-def _predicted(blocks: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+def predicted_columns(blocks: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """Return which blocks are items to predict, all but each row's first: bool (B, N)."""
     place = torch.arange(blocks.shape[1])
     return (place > 0) & (place < counts[:, None])

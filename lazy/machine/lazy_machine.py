@@ -56,7 +56,7 @@ class ByteMachine:
         self._lock = threading.RLock()
         self._memory = memory = MachineMemory(rules, vocabulary)
         self._header, self._header_at = memory.header, address_of(memory.header)
-        self._inner = int(memory.header[NUM_INNER])
+        self.num_inner = int(memory.header[NUM_INNER])  # places within a character, by which a node counts states
         self._tokens, self._eos = vocabulary.tokens, vocabulary.eos
         self._byte_tokens = {text[0]: token for token, text in enumerate(vocabulary.tokens) if len(text) == 1}
         self._buffers = MaskBuffers(-(-vocabulary.size // 32))
@@ -70,7 +70,7 @@ class ByteMachine:
         """Whether texts have spent an eighth of the budget: the next text had better begin with a new machine."""
         budget, memory = self.meter.budget, self._memory
         large = 8 * memory.num_rows > budget.states or 8 * self.nbytes > budget.bytes
-        return self._over is not None or large or self._inner * (memory.num_rows + 1) > 1 << 27
+        return self._over is not None or large or self.num_inner * (memory.num_rows + 1) > 1 << 27
 
     @property
     def num_states(self) -> int:
@@ -97,16 +97,16 @@ class ByteMachine:
 
     def accepts(self, node: int) -> bool:
         """Return whether a text may end at a place if nothing is open."""
-        if node % self._inner:
+        if node % self.num_inner:
             return False
         with self._lock:
-            return self.rules.accepts(node // self._inner)
+            return self.rules.accepts(node // self.num_inner)
 
     def alike(self, node: int) -> int:
         """Return the place that stands for all that allow the same tokens."""
-        state, inner = divmod(node, self._inner)
+        state, inner = divmod(node, self.num_inner)
         with self._lock:
-            return self.rules.alike(state) * self._inner + inner
+            return self.rules.alike(state) * self.num_inner + inner
 
     def _make(self, state: int) -> None:
         """Make the row of a state, if it has none. Raises BudgetError."""
@@ -151,7 +151,7 @@ class ByteMachine:
 
     def _find_home(self, node: int) -> int:
         """Set the home of a walk from a place; return the address of the mask before it, 0 without a home."""
-        state, inner = divmod(node, self._inner)
+        state, inner = divmod(node, self.num_inner)
         if inner:
             return 0
         if state not in self._homes:
@@ -171,7 +171,7 @@ class ByteMachine:
 
     def nearest(self, node: int, stack: Any) -> int:
         """Return the bytes of a text that ends all that is open, which are as many tokens; 2**30 or more if unknown."""
-        state, inner = divmod(node, self._inner)
+        state, inner = divmod(node, self.num_inner)
         with self._lock, self._guard.begin():
             found = self._memory.bytes_to_end(state, inner)
             return found + sum(self._memory.bytes_to_end(site, 0) for site in stack.as_array().tolist())
@@ -183,7 +183,7 @@ class ByteMachine:
 
     def text_to_end(self, node: int, stack: Any) -> list[int] | None:
         """Return tokens of one byte each, as many as `nearest` says, that end all that is open; None if not known."""
-        state, inner = divmod(node, self._inner)
+        state, inner = divmod(node, self.num_inner)
         with self._lock, self._guard.begin():
             first, inside = self._memory.out_of_character(state, inner) if inner else (b"", (state,))
             text = bytearray(first)

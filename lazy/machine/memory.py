@@ -49,8 +49,8 @@ from .header import (
 from .rules import CALL, DEAD, KEEP, NO_LIMIT, POP, Rules
 
 _STATES, _CELLS, _CALLS = 64, 1024, 64  # of which arrays have room at first
-_SOME_GROUPS, _MANY_CLASSES = 8, 32  # of characters that lead to one state, from which on it is worth a look
-_LETTERS = sum({1 << int(BYTE_GROUP[byte]) for byte in b"az"})  # groups that many tokens have characters of
+SOME_GROUPS, MANY_CLASSES = 8, 32  # of characters that lead to one state, from which on it is worth a look
+LETTERS = sum({1 << int(BYTE_GROUP[byte]) for byte in b"az"})  # groups that many tokens have characters of
 _MOST_TOKENS = 256  # masks that are kept of a vocabulary
 
 
@@ -164,14 +164,14 @@ class MachineMemory:
         """
         make(state)
         groups, most = self._staying(state)
-        if groups & _LETTERS:
+        if groups & LETTERS:
             return Home(state, groups, groups, _tokens_of(self._vocabulary, groups, most))
         home, first = self._main_target(state)
-        if first.bit_count() < _SOME_GROUPS:
+        if first.bit_count() < SOME_GROUPS:
             return None
         make(home)
         groups, most = self._staying(home)
-        if not groups & _LETTERS:
+        if not groups & LETTERS:
             return None
         return Home(home, first, groups, _tokens_of(self._vocabulary, groups, most + 1))
 
@@ -186,7 +186,7 @@ class MachineMemory:
     def _main_target(self, state: int) -> tuple[int, int]:
         """Return the state that most classes of characters lead to, and the groups of characters that lead there."""
         codes = self._codes(state)
-        if np.count_nonzero(codes != DEAD) < min(_MANY_CLASSES, codes.size // 2):
+        if np.count_nonzero(codes != DEAD) < min(MANY_CLASSES, codes.size // 2):
             return -1, 0  # as most states, in little time
         codes_, counts = np.unique(codes[(codes >= 0) | (codes <= CALL)], return_counts=True)
         if not codes_.size:

@@ -45,7 +45,7 @@ from .shortest_ends import ShortestEnds
 
 _STATES_AT_ONCE = 64  # written together with one that is reached, while a caller waits for a mask
 _FEW_AT_ONCE = 16  # with a further one for the same mask
-_MOST_BASES = 1024  # from which masks are noted: they stay with the machine, even after `StringMaskCache` drops them
+MOST_BASES = 1024  # from which masks are noted: they stay with the machine, even after `StringMaskCache` drops them
 _SITES_AT_ONCE = 4  # that a token is likely to pop
 _MANY_NODES = 512  # of the trie, from which on a mask is worth keeping
 
@@ -98,7 +98,7 @@ class LazyPushdown:
         self._levels = int(memory.header[AT_LEVELS])
         self._scratch_at = 0
         self._tokens, self._has_eos = parts.vocabulary.tokens, parts.vocabulary.eos is not None
-        self._any_string, self._counted, self._string_masks = parts.any_string, parts.counted, parts.string_masks
+        self._any_string, self._counted, self.string_masks = parts.any_string, parts.counted, parts.string_masks
         self._content_numbers: dict[int, int] = {}  # of contents, in `StringMaskCache`
         self._noted_bases: list[Base] = []  # from which masks differ in few words
         self._number_of_base: dict[int, int] = {}  # its place among these, by its address
@@ -138,7 +138,7 @@ class LazyPushdown:
         a note from which `restored` makes the mask again, or, if it differs from its base in too many words, whether it
         was much work. The array is written anew once nobody holds it.
         """
-        string_masks, memory = self._string_masks, self._memory
+        string_masks, memory = self.string_masks, self._memory
         with self._lock:
             if self._growth.is_torn:
                 self._growth.check()
@@ -210,7 +210,7 @@ class LazyPushdown:
                 looked = 1
             if differing >= 0:
                 number = self._number_of_base.get(base.at)
-                if number is None and len(self._noted_bases) < _MOST_BASES:
+                if number is None and len(self._noted_bases) < MOST_BASES:
                     number = self._note(base, template != NO_WALK or node < TEXTS)
                 if number is not None:
                     note = scratch.differing
@@ -231,7 +231,7 @@ class LazyPushdown:
         base = self._noted_bases[int.from_bytes(noted[:4], byteorder)]
         buffers = base.buffers
         if buffers is None:
-            buffers = self._string_masks.buffers
+            buffers = self.string_masks.buffers
         buffer = buffers.take()
         self._kernels.restore(base.at, buffer.mask.size, buffer.at, noted)
         mask = buffer.shown  # held before another thread may take the buffer
@@ -258,7 +258,7 @@ class LazyPushdown:
     def _content_base(self, node: int) -> Base | None:
         """Return the base of a state of a string by its content, None if a walk is quick: see `reads_little`."""
         n = bisect_right(self._memory.first_contents, node) - 1
-        string_masks, first = self._string_masks, self._memory.numbers[n].first
+        string_masks, first = self.string_masks, self._memory.numbers[n].first
         number = self._content_numbers.get(n)
         if number is None:
             if self._kernels.reads_little(self._header, node):
@@ -273,7 +273,7 @@ class LazyPushdown:
 
     def _new_content_base(self, node: int) -> Base | None:
         """Find the base of a state of a string by its content, None if little of it is read freely."""
-        string_masks = self._string_masks
+        string_masks = self.string_masks
         slab = slab_with(string_masks.most_numbers)
         scratch = scratch_of(self._levels)  # held for as long as its address is used
         self._scratch_at = self._header[AT_SCRATCH] = scratch.at

@@ -25,7 +25,7 @@ _NEEDED_ESCAPES = re.compile(
 )
 
 _MOST_FREE_MASKS = 256
-_MOST_KEPT = 16 << 20  # bytes of what is kept of contents
+MOST_KEPT = 16 << 20  # bytes of what is kept of contents
 _LOOKED_AT = 512  # transitions of a content that are compared before all of them
 
 
@@ -119,6 +119,11 @@ class StringMaskCache:
             self._free[groups, most] = found
         return found
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is kept of contents."""
+        return self._bytes
+
     def number(self, content: Content) -> int:
         """Return a number that equal contents share, whichever schemas they are from."""
         transition = content.transition.reshape(-1)
@@ -146,10 +151,15 @@ class StringMaskCache:
     def _count(self, more: int) -> None:
         """Count bytes that are kept, and drop everything when they are too many."""
         self._bytes += more
-        if self._bytes > _MOST_KEPT:
-            self._content_bases.clear()
-            self._contents.clear()
+        if self._bytes > MOST_KEPT:
+            self.clear()
             self._bytes = more
+
+    def clear(self) -> None:
+        """Drop what is kept of contents."""
+        self._content_bases.clear()
+        self._contents.clear()
+        self._bytes = 0
 
 
 class Counted(NamedTuple):

@@ -15,7 +15,7 @@ from ..device.device_table import check_logits
 from ..device.on_demand import has_lengths
 from ..host.matcher import Matcher, Spelling
 from .reader import Reader, check_prompts, padded
-from .sampling import FilterOptions, _choose, _filters, _finite, _split
+from .sampling import FilterOptions, _filters, _finite, _split, choose
 
 
 class Jumped(NamedTuple):
@@ -195,7 +195,7 @@ def sample_jumping(
         lengths += counts
         now, random = _split(ops, random) if filters.temperature else (None, random)
         x, sound = _tempered(ops, logits[:, 0], matchers, live, filters.temperature)
-        at, drawn, _, valid = _choose(ops, x, now, filters, sound)
+        at, drawn, _, valid = choose(ops, x, now, filters, sound)
         log_probs = xp.zeros((len(written),), like=drawn) if log_probs is None else log_probs
         log_probs = log_probs + xp.where(valid & xp.to_device(live, drawn), drawn, 0.0)
         for row, token in enumerate(xp.to_host(xp.where(valid, at, -1)).tolist()):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ..device.backend import Array, Operations
 from ..device.device_table import check_logits
 from .followers import DeviceFollower, HostFollower
-from .sampling import _draw, _Filters, _finite, _floor, _split, _uniform
+from .sampling import CheckedFilters, _finite, _floor, _split, _uniform, draw
 
 
 class Run(NamedTuple):
@@ -15,7 +15,7 @@ class Run(NamedTuple):
 
     ops: Operations
     follower: DeviceFollower | HostFollower
-    filters: _Filters
+    filters: CheckedFilters
     random: list[Any]  # what is left to draw from
 
 
@@ -39,7 +39,7 @@ def filtered(run: Run, logits: Array, level: int, place: Array | None = None) ->
     return x if floor is None else ops.arrays.where(x >= floor, x, -float("inf"))
 
 
-def probabilities(ops: Operations, x: Array, filters: _Filters) -> Any:
+def probabilities(ops: Operations, x: Array, filters: CheckedFilters) -> Any:
     """Return the distribution (N, V) of filtered logits; 0 throughout where there is none."""
     xp = ops.arrays
     if filters.temperature == 0:
@@ -50,7 +50,7 @@ def probabilities(ops: Operations, x: Array, filters: _Filters) -> Any:
     return xp.exp(x - xp.where(_finite(total), total, 0.0)[:, None])
 
 
-def log_probs_of(ops: Operations, x: Array, token: Array, filters: _Filters) -> Any:
+def log_probs_of(ops: Operations, x: Array, token: Array, filters: CheckedFilters) -> Any:
     """Return the log-probabilities of tokens (N,) under filtered logits; 0 of token -1."""
     xp = ops.arrays
     if filters.temperature == 0:
@@ -85,7 +85,7 @@ def drawn_from(run: Run, weights: Array) -> Any:
     if run.filters.temperature == 0:
         found = weights.argmax(-1)
     else:
-        found = _draw(ops, weights, uniforms(run, (weights.shape[0], 2), weights))
+        found = draw(ops, weights, uniforms(run, (weights.shape[0], 2), weights))
     return ops.arrays.where((weights > 0).any(-1), found, -1)
 
 

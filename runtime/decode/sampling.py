@@ -18,8 +18,8 @@ from ..device.static_width import NARROW, edges_of, static_width
 from .beam import Step
 from .continuation import Continuation, check_room, start_of, table_of
 
-_WHOLE = 1024  # weights that are drawn from in one go; of more, first a block is drawn
-_BLOCK = 256
+WHOLE = 1024  # weights that are drawn from in one go; of more, first a block is drawn
+BLOCK = 256
 _COLDEST = 1e-6  # logits of 10,000 divided by this are still far from infinite in 32 bits
 
 
@@ -56,7 +56,7 @@ class FilterOptions(TypedDict, total=False):
     min_p: float | None
 
 
-class _Filters(NamedTuple):
+class CheckedFilters(NamedTuple):
     """Checked options of a draw."""
 
     temperature: float
@@ -127,7 +127,7 @@ def sample(
         x = xp.where(allowed, xp.take(x, tokens), -float("inf"))
     else:
         x = ops.mask_logits(dev, x, state, remaining)
-    at, log_probs, mass, valid = _choose(ops, x, random, filters, _finite(log_z))
+    at, log_probs, mass, valid = choose(ops, x, random, filters, _finite(log_z))
     share = xp.where(valid, mass - xp.where(valid, log_z, 0.0), -float("inf"))
     share = xp.where(share > 0, 0.0, share)  # by rounding
     found = at if tokens is None else xp.take(tokens, at[:, None])[:, 0]
@@ -201,7 +201,7 @@ def sample_allowed(
     zero = xp.zeros((1, 1), like=logits)
     scale = zero + (filters.temperature or 1.0)
     check_floating(scale.dtype == zero.dtype, logits.dtype)
-    at, log_probs, _, valid = _choose(ops, logits / scale, random, filters)
+    at, log_probs, _, valid = choose(ops, logits / scale, random, filters)
     return Sample(xp.where(valid, xp.take(tokens, at[:, None])[:, 0], -1), log_probs, None, valid)
 
 
@@ -292,8 +292,8 @@ def sample_sequences(
 # ------------------------------------------------------------------------------------------------ one draw
 
 
-def _choose(
-    ops: Operations, x: Array, random: Random, filters: _Filters, sound: Array | None = None
+def choose(
+    ops: Operations, x: Array, random: Random, filters: CheckedFilters, sound: Array | None = None
 ) -> tuple[Any, Any, Any, Any]:
     """Return where each row of tempered logits (N, W) was drawn, its log-probability, their log-sum and which hold.
 
@@ -312,13 +312,13 @@ def _choose(
         x = xp.where(x >= floor, x, -float("inf"))
         kept = xp.logsumexp(x)
     kept = xp.where(valid, kept, 0.0)
-    at = _draw(ops, xp.exp(x - kept[:, None]), _uniform(ops, random, (x.shape[0], 2), x))
+    at = draw(ops, xp.exp(x - kept[:, None]), _uniform(ops, random, (x.shape[0], 2), x))
     log_probs = xp.take(x, at[:, None])[:, 0] - kept
     log_probs = xp.where(log_probs > 0, 0.0, log_probs)  # by rounding
     return at, xp.where(valid, log_probs, -float("inf")), total, valid
 
 
-def _floor(ops: Operations, x: Array, total: Array, filters: _Filters) -> Any:
+def _floor(ops: Operations, x: Array, total: Array, filters: CheckedFilters) -> Any:
     """Return the least of x (N, W) that the filters keep, (N, 1), or None without filters; total (N, 1): log-sum."""
     xp = ops.arrays
     top_p = None if filters.top_p == 1 else filters.top_p
@@ -347,7 +347,7 @@ def _floor(ops: Operations, x: Array, total: Array, filters: _Filters) -> Any:
     return floor
 
 
-def _draw(ops: Operations, weights: Array, uniforms: Array) -> Any:
+def draw(ops: Operations, weights: Array, uniforms: Array) -> Any:
     """Return where each row of weights (N, W) is drawn, given two uniform numbers (N, 2).
 
     Wide rows are drawn from in two goes, a block and one of its weights: a running sum over 100,000 weights in 32 bits
@@ -355,18 +355,18 @@ def _draw(ops: Operations, weights: Array, uniforms: Array) -> Any:
     """
     xp = ops.arrays
     rows, width = weights.shape
-    if width <= _WHOLE:
-        return _draw_one(ops, weights, uniforms[:, 1])
-    if width % _BLOCK:
-        padding = xp.zeros((rows, _BLOCK - width % _BLOCK), like=weights)
+    if width <= WHOLE:
+        return draw_one(ops, weights, uniforms[:, 1])
+    if width % BLOCK:
+        padding = xp.zeros((rows, BLOCK - width % BLOCK), like=weights)
         weights = xp.concatenate([weights, padding], 1)
-    blocks = weights.reshape(rows, -1, _BLOCK)
-    block = _draw_one(ops, blocks.sum(-1), uniforms[:, 0])
+    blocks = weights.reshape(rows, -1, BLOCK)
+    block = draw_one(ops, blocks.sum(-1), uniforms[:, 0])
     inside = blocks[xp.arange(rows, like=block), block]
-    return block * _BLOCK + _draw_one(ops, inside, uniforms[:, 1])
+    return block * BLOCK + draw_one(ops, inside, uniforms[:, 1])
 
 
-def _draw_one(ops: Operations, weights: Array, uniform: Array) -> Any:
+def draw_one(ops: Operations, weights: Array, uniform: Array) -> Any:
     """Return the first place in each row (N, W) at which the running sum is above a share (N,) of all.
 
     Never one of weight 0, whichever way a device rounds its sums.
@@ -418,7 +418,7 @@ def _number(name: str, value: Any, kind: Any, what: str) -> None:
 
 def _filters(
     temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None, min_p: float | None = None
-) -> _Filters:
+) -> CheckedFilters:
     """Return checked options; TypeError, ValueError."""
     _number("temperature", temperature, Real, "a number")
     if not 0 <= temperature < math.inf:
@@ -437,7 +437,7 @@ def _filters(
         _number("min_p", min_p, Real, "a number")
         if not 0 <= min_p <= 1:
             raise ValueError(f"min_p={min_p} must be between 0 and 1; 0 keeps all that is allowed")
-    return _Filters(
+    return CheckedFilters(
         float(temperature), None if top_k is None else int(top_k), top_p and float(top_p), min_p and float(min_p)
     )
 

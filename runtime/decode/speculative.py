@@ -150,7 +150,7 @@ def _round(run: Run, models: tuple[ReadingModel, ReadingModel], rows: Sequence[R
             sees[b, count:, :count] = True
         layout.sees(sees, bases, range(1, len(branches) + 1), 0)
     logits = target.extend(tokens, target.lengths, at, sees)
-    taken, log_probs = _verify(run, layout, drafted, logits)
+    taken, log_probs = verify(run, layout, drafted, logits)
 
     kept: list[list[int]] = []
     for b, row in enumerate(rows):
@@ -256,7 +256,7 @@ def _verifying(
     return ops.arrays.take(both, ops.arrays.to_device(index, drawn)), columns
 
 
-def _verify(run: Run, layout: DraftLayout, drafted: Draft, logits: Array) -> tuple[NDArray[np.int64], Any]:
+def verify(run: Run, layout: DraftLayout, drafted: Draft, logits: Array) -> tuple[NDArray[np.int64], Any]:
     """Walk down the draft as far as it is accepted, and draw the token after that.
 
     Return, on the host, (B, 2 D + 1): which child was taken at each depth and its token, -1 from where none was, and

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..device.backend import Array, Cache, Operations, Placed, Random
 from .beam import Step
-from .sampling import _choose, _filters, _number, _split, _uniform, sample_sequences
+from .sampling import _filters, _number, _split, _uniform, choose, sample_sequences
 
 
 class Unbiased(NamedTuple):
@@ -104,7 +104,7 @@ def rerank(found: Any, log_scores: Array, random: Random, *, ops: Operations) ->
             "one score a candidate is needed"
         )
     scores = xp.where(found.valid, log_scores, -float("inf"))
-    at, _, _, valid = _choose(ops, scores, random, _filters(1.0, None, None, None))
+    at, _, _, valid = choose(ops, scores, random, _filters(1.0, None, None, None))
     chosen = _pick(ops, found, at)
     valid = chosen.valid & valid
     nothing = {

@@ -180,7 +180,7 @@ def _read(row: Row, block: int, x: NDArray[np.float32]) -> None:
                 x[j] = _float_of(np.int64(halves[j]) << 16) + np.float32(0)
         else:
             for j in range(count):
-                x[j] = _half(np.int64(halves[j])) + np.float32(0)
+                x[j] = half(np.int64(halves[j])) + np.float32(0)
     if temperature != 1:  # dividing takes longer than all else
         for j in range(count):
             x[j] = x[j] / temperature + np.float32(0)
@@ -189,7 +189,7 @@ def _read(row: Row, block: int, x: NDArray[np.float32]) -> None:
 
 
 @kernel
-def _half(bits: Any) -> Any:
+def half(bits: Any) -> Any:
     """Return the number that 16 bits are: its exponent is moved, by multiplying, as that takes subnormal ones along."""
     size = _float_of((bits & 0x7FFF) << 13) * np.float32(2.0**112)
     wide = np.int64(_bits_of(size))
@@ -237,7 +237,7 @@ def _sum(weights: NDArray[np.float32]) -> Any:
 
 
 @kernel
-def _weigh(x: NDArray[np.float32], best: Any, weights: NDArray[np.float32]) -> None:
+def weigh(x: NDArray[np.float32], best: Any, weights: NDArray[np.float32]) -> None:
     """Write the weights of logits x (BLOCK,); those above `best`, which are not allowed, weigh as much as that."""
     for j in range(BLOCK):
         weights[j] = _exp(x[j] - best)
@@ -375,11 +375,11 @@ def _draw_row(
             continue
         _read(row, b, x)
         if mass:
-            _weigh(x, peak, weights)
+            weigh(x, peak, weights)
             everything += _sum(weights)
         if some:
             if not together:
-                _weigh(x, top, weights)
+                weigh(x, top, weights)
             if some == 1:
                 _only(bits, x, _NOTHING, weights)
             sums[b] = _sum(weights)
@@ -432,7 +432,7 @@ def _pick(row: Row, floor: Any, by: Any, first: float, second: float, kept: floa
         goal, running = second * sums[block], 0.0
     _allowed(row.mask, block, bits)
     _read(row, block, x)
-    _weigh(x, by, weights)
+    weigh(x, by, weights)
     _only(bits, x, floor, weights)
     found = np.int64(0)
     for j in range(BLOCK):
@@ -479,7 +479,7 @@ def _kept_by(row: Row, goal: float, by_weight: bool, floor: Any, best: Any, room
                 continue
             _read(row, b, x)
             if by_weight:
-                _weigh(x, best, weights)
+                weigh(x, best, weights)
             else:
                 weights[:] = np.float32(1)
             for j in range(BLOCK):

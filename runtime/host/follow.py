@@ -26,7 +26,7 @@ from .table_pointers import (
 )
 from .thread_pool import Team, next_row
 
-_FEW_ROWS = 16  # whose tokens one thread has followed before another is awake
+FEW_ROWS = 16  # whose tokens one thread has followed before another is awake
 _ROWS_AT_ONCE = 8  # whose tokens a thread follows before it looks for more
 _LENGTH = 11  # of an order
 
@@ -47,7 +47,7 @@ def follow(
     """
     order = array("q", (0, rows, tokens, *state, *out, pointers_of(table).address, -1))
     part = _part_of(table.arrays.edges.token.dtype)
-    if team is None or rows < _FEW_ROWS:
+    if team is None or rows < FEW_ROWS:
         part(order.buffer_info()[0])
     else:
         team(part.address, order.buffer_info()[0], threads)

@@ -108,14 +108,14 @@ def _apply(masks: NDArray[np.uint32], logits: NDArray[Any], lowest: Any, first: 
 @kernel
 def _apply_row(mask: NDArray[np.uint32], row: NDArray[Any], lowest: Any) -> None:
     """Write `lowest` over each logit of a row that its mask forbids."""
-    done = _apply_parts(mask, row, lowest) if stores_by_masks() else _apply_blocks(mask, row, lowest)
+    done = apply_parts(mask, row, lowest) if stores_by_masks() else apply_blocks(mask, row, lowest)
     for j in range(32 * done, row.size):
         if j >> 5 >= mask.size or not (mask[j >> 5] >> np.uint32(j & 31)) & np.uint32(1):
             row[j] = lowest
 
 
 @kernel
-def _apply_blocks(mask: NDArray[np.uint32], row: NDArray[Any], lowest: Any) -> int:
+def apply_blocks(mask: NDArray[np.uint32], row: NDArray[Any], lowest: Any) -> int:
     """Apply as many words as there are whole blocks of, and return how many these are."""
     # all is counted from 0 by constants: where an index might be negative none of this becomes vector code
     blocks = min(mask.size, row.size >> 5) // _BLOCK
@@ -140,8 +140,8 @@ def _apply_blocks(mask: NDArray[np.uint32], row: NDArray[Any], lowest: Any) -> i
 
 
 @kernel
-def _apply_parts(mask: NDArray[np.uint32], row: NDArray[Any], lowest: Any) -> int:
-    """Do what `_apply_blocks` does, for all whole words, where the processor stores by masks."""
+def apply_parts(mask: NDArray[np.uint32], row: NDArray[Any], lowest: Any) -> int:
+    """Do what `apply_blocks` does, for all whole words, where the processor stores by masks."""
     words, at, ahead = min(mask.size, row.size >> 5), row.ctypes.data, 32 * row.itemsize
     for w in range(words):
         word = np.uint32(~mask[w])

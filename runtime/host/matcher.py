@@ -143,6 +143,11 @@ class Matcher:
         return matcher._reader.configuration(matcher._place)
 
     @property
+    def tokens(self) -> tuple[int, ...]:
+        """The tokens that have been taken, EOS among them."""
+        return tuple(self._tokens)
+
+    @property
     def num_tokens(self) -> int:
         """How many tokens have been taken, EOS among them."""
         return len(self._tokens)

@@ -24,7 +24,7 @@ def nothing_kept() -> ConstraintError:
     )
 
 
-_LEAP = 64  # rows for each token of the vocabulary from which on it is quicker to search for each than to read all rows
+LEAP = 64  # rows for each token of the vocabulary from which on it is quicker to search for each than to read all rows
 
 
 class MatrixReader(HostReader[Interval]):
@@ -87,7 +87,7 @@ class MatrixReader(HostReader[Interval]):
         run = self._columns[depth, low:high]
         if self._kept is not None:
             run = run[self._bits(low, high)]
-        if run.size > _LEAP * self.size:
+        if run.size > LEAP * self.size:
             begins = np.searchsorted(run, np.arange(self.size, dtype=run.dtype))
             return np.flatnonzero(np.diff(begins, append=run.size))
         first = np.ones(run.size, np.bool_)

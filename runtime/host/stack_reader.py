@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from .host_reader import ENTRY_BYTES, MASK_BYTES, HostReader, tokens_of
 
 _NOTED_BYTES = 40  # that bytes take besides their own number
-_MOST_STACKS = 2048  # of one constraint, that are kept for sequences to come
+MOST_STACKS = 2048  # of one constraint, that are kept for sequences to come
 DEEPER = np.empty(0, np.uint32)  # in place of a mask that depends on the next site as well
 
 
@@ -134,7 +134,7 @@ class StackReader(HostReader[Configuration]):
     def start(self) -> Configuration:
         """Return the place of a sequence with nothing written yet."""
         with self.lock:
-            if self._root is None or self.stacks > _MOST_STACKS:
+            if self._root is None or self.stacks > MOST_STACKS:
                 self._root, self.stacks = Stack(self.limits, -1, None), 0
             return 0, self._root
 

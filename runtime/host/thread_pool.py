@@ -16,12 +16,12 @@ from ...kernels.compiled import intrinsic
 Team = Callable[[int, int, int], None]
 """team(function, argument, threads): call the native function at an address with an argument in so many threads."""
 
-_PARALLEL = 1 << 19  # logits from which on threads pay for being woken
+PARALLEL = 1 << 19  # logits from which on threads pay for being woken
 
 
 def pays(rows: int, columns: int, threads: int) -> bool:
     """Return whether several threads mask logits (rows, columns) sooner than one."""
-    return min(threads, rows) > 1 and rows * columns >= _PARALLEL
+    return min(threads, rows) > 1 and rows * columns >= PARALLEL
 
 
 def own_threads(workers: int) -> ThreadPoolExecutor:

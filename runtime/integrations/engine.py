@@ -24,7 +24,7 @@ from ...vocabulary.vocabulary import Vocabulary
 from .. import torch_ops
 from ..decode.jump import take_forced
 from ..decode.reader import padded
-from ..decode.sampling import _choose, _Filters, _filters, _finite
+from ..decode.sampling import CheckedFilters, _filters, _finite, choose
 from ..device.device_table import check_logits
 from ..device.torch import drawing
 from ..host.draw import Filters
@@ -42,7 +42,7 @@ class Request:
     prompt: list[int]
     matcher: Matcher | None  # where it stands, None without a constraint
     max_tokens: int
-    filters: _Filters
+    filters: CheckedFilters
     random: np.random.Generator
     jump: bool
     tokens: list[int] = field(default_factory=list)  # written so far, EOS left out
@@ -307,7 +307,7 @@ class Engine:
         for filters in set(asked):  # few: most requests leave them alone
             rows = [i for i, each in enumerate(asked) if each == filters]
             part = torch.tensor(rows, device=self.device)
-            at, own, _, valid = _choose(torch_ops, x[part], uniforms[part].to(x.dtype), filters, sound[part])
+            at, own, _, valid = choose(torch_ops, x[part], uniforms[part].to(x.dtype), filters, sound[part])
             found[part] = torch.where(valid, at, -1)
             log_probs[part] = own
         both = torch.stack([found.to(torch.float64), log_probs.to(torch.float64)]).tolist()  # the one read

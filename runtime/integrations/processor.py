@@ -22,7 +22,7 @@ from .arguments import Tables
 from .batch import BatchConstraint, BatchRows, RowStates, choose, each_array
 from .compat import logits_process
 
-_BLOCK = 1 << 24  # comparisons made at once
+BLOCK = 1 << 24  # comparisons made at once
 
 
 class _Column(NamedTuple):
@@ -34,7 +34,7 @@ class _Column(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class _Report:
+class Report:
     """Which rows of a call continue no row of the call before: a copy on its way from the device to the host."""
 
     unknown: Tensor  # (n,) bool, on the host
@@ -53,7 +53,7 @@ class _Memory:
     ids: Tensor  # (n, L) of the last call
     columns: list[_Column]  # (L - first + 1) after each column from `first` on
     parents: list[Tensor]  # of each call, (n,) the row of the call before that each row continues
-    unread: list[_Report]  # of the last calls, as long as the device was not done with them
+    unread: list[Report]  # of the last calls, as long as the device was not done with them
 
 
 class ConstraintLogitsProcessor(logits_process.LogitsProcessor):
@@ -200,12 +200,12 @@ def _follow(memory: _Memory | None, rows: BatchRows, ids: Tensor, may_start: boo
     length = ids.shape[1]
     if memory is None:
         return _Memory(rows, length, ids, [_Column(0, rows.start(), 0)], [rows.order], [])
-    unread = _check_known(memory.unread)
+    unread = check_known(memory.unread)
     first = memory.first
     if length < first:
         raise ValueError(f"rows have {length} tokens, fewer than the prompts of this run, {first}: {_RESET}")
     known = min(max(first, length - 1), memory.ids.shape[1])
-    parent, found = _parents(_signature(ids, first, known), _signature(memory.ids, first, known), rows.per_element)
+    parent, found = find_parents(_signature(ids, first, known), _signature(memory.ids, first, known), rows.per_element)
     found &= (ids[:, :first] == memory.ids[:, :first].index_select(0, parent)).all(dim=1)
     parents = [*memory.parents, parent]
     columns = memory.columns[: known - first + 1]
@@ -221,25 +221,25 @@ def _follow(memory: _Memory | None, rows: BatchRows, ids: Tensor, may_start: boo
     if may_start:
         columns[-1] = columns[-1]._replace(state=choose(found, state, rows.start()))
     elif torch_ops.arrays.is_concrete(found):  # else it has no values, as while a graph is captured
-        unread += _check_known([_Report(~found, lambda: True)]) if _on_host(ids) else [_report(~found)]
+        unread += check_known([Report(~found, lambda: True)]) if is_on_host(ids) else [report_of(~found)]
     return _Memory(rows, first, ids, columns, parents, unread)
 
 
-def _on_host(ids: Tensor) -> bool:
+def is_on_host(ids: Tensor) -> bool:
     return ids.device.type == "cpu"
 
 
-def _report(unknown: Tensor) -> _Report:
+def report_of(unknown: Tensor) -> Report:
     """Return a copy (n,) that is on its way to the host, without waiting for it."""
     copy = unknown.to("cpu", non_blocking=True)
     if not unknown.is_cuda:  # other devices have copied it by now
-        return _Report(copy, lambda: True)
+        return Report(copy, lambda: True)
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no type for it
     event.record(torch.cuda.current_stream(unknown.device))
-    return _Report(copy, event.query)
+    return Report(copy, event.query)
 
 
-def _check_known(unread: list[_Report]) -> list[_Report]:
+def check_known(unread: list[Report]) -> list[Report]:
     """Return the reports that are still on their way; raise ValueError if others tell of rows that continue none."""
     waiting = [report for report in unread if not report.done()]
     for report in unread:
@@ -259,7 +259,7 @@ def _signature(ids: Tensor, first: int, known: int) -> Tensor:
     return torch.cat([key, ids[:, first:known].to(torch.int64)], dim=1)
 
 
-def _parents(now: Tensor, before: Tensor, together: int) -> tuple[Tensor, Tensor]:
+def find_parents(now: Tensor, before: Tensor, together: int) -> tuple[Tensor, Tensor]:
     """Return a row of `before` (m, T) that is like each row of `now` (n, T), and whether there is one.
 
     Only the `together` rows of an element are compared with each other; of one element there may be other numbers of
@@ -270,7 +270,7 @@ def _parents(now: Tensor, before: Tensor, together: int) -> tuple[Tensor, Tensor
     others = before.shape[0] // groups
     left, right = now.reshape(groups, together, 1, length), before.reshape(groups, 1, others, length)
     same = torch.ones(groups, together, others, dtype=torch.bool, device=now.device)
-    block = max(1, _BLOCK // (count * others))
+    block = max(1, BLOCK // (count * others))
     for low in range(0, length, block):
         same &= (left[..., low : low + block] == right[..., low : low + block]).all(dim=-1)
     offset = torch.arange(groups, device=now.device)[:, None] * others

@@ -13,7 +13,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from .tree_beams import CACHE, check_model
 
-_MOST_AT_ONCE = 512  # tokens of a long prompt in one pass: a mask has as many rows
+MOST_AT_ONCE = 512  # tokens of a long prompt in one pass: a mask has as many rows
 
 
 class TransformersReader:
@@ -66,8 +66,8 @@ class TransformersReader:
         columns = np.unique(at)
         before = 0 if sees is None else sees.shape[2] - n
         found = []
-        for start in range(0, n, _MOST_AT_ONCE):
-            stop = min(n, start + _MOST_AT_ONCE)
+        for start in range(0, n, MOST_AT_ONCE):
+            stop = min(n, start + MOST_AT_ONCE)
             if sees is None:
                 own = np.broadcast_to(np.tri(stop - start, stop, start, dtype=bool), (batch, stop - start, stop))
             else:

@@ -345,7 +345,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize("sids", ["sid", ["c0", "c1", "c2"]])
 @pytest.mark.parametrize("items", ["number", "name"])
 def test_a_folder_of_parquet_files_is_read_batch_by_batch(folder, sids, items, monkeypatch):
-    monkeypatch.setattr("maskwright.compile.parquet._BATCH", 3)
+    monkeypatch.setattr("maskwright.compile.parquet.BATCH", 3)
     read = mw.Catalogue.from_parquet(folder, 120, sids=sids, items=items, offsets=OFFSETS)
     made = mw.Catalogue.of(SIDS, NUMBERS if items == "number" else NAMES, 120, offsets=OFFSETS)
     assert list(read.ids) == list(made.ids)
@@ -417,7 +417,7 @@ def test_wrong_rows_of_parquet_files_are_named(folder, monkeypatch):
     (folder / "empty").mkdir()
     refused(FileNotFoundError, r"no file \*.parquet", source=folder / "empty")
     refused(mw.errors.ConstraintError, "no rows", source=folder / "day=1/part-1.parquet")
-    monkeypatch.setattr("maskwright.compile.parquet._BATCH", 2)
+    monkeypatch.setattr("maskwright.compile.parquet.BATCH", 2)
     broken = folder / "day=3.parquet"
     for sid, number, said in [
         ([[1, 1, 1], [1, 1, 1], [1, 1, 1], None], [1, 2, 3, 4], r"counting from row 2: row 1 is null"),

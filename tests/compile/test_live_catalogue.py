@@ -12,7 +12,7 @@ import maskwright as mw
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode import beam_search
 from maskwright.table.live_sids import LiveSids
-from tests.table.test_sorted_matrix import some_logits
+from tests.strategies.item_sets import some_logits
 
 V, L, CODES = 24, 3, 6
 OFFSETS = [0, 6, 12]

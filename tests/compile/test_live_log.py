@@ -16,7 +16,7 @@ from maskwright.runtime.decode import beam_search
 from maskwright.table import file, live_sids, update_log
 from maskwright.table.live_sids import LiveSids
 from maskwright.table.sorted_matrix import SortedMatrix
-from tests.table.test_sorted_matrix import some_logits
+from tests.strategies.item_sets import some_logits
 
 V, L, CODES = 24, 3, 6
 OFFSETS = [0, 6, 12]
@@ -184,7 +184,7 @@ def test_an_update_that_is_refused_or_cannot_be_written_is_not_made(tmp_path, mo
             with pytest.raises(OSError, match="no space left"):
                 call()
     with monkeypatch.context() as patched:
-        patched.setattr(update_log, "_MOST_BYTES", 10)
+        patched.setattr(update_log, "MOST_BYTES", 10)
         with pytest.raises(mw.errors.ConstraintError, match="more than a log can hold in one record") as caught:
             shop.live.insert([[1, 2, 3]], [1])
         assert "several calls" in str(caught.value.remedies[0])
@@ -242,7 +242,7 @@ def test_a_crash_while_items_are_saved_and_a_log_begins_anew_loses_nothing(strin
             crash()
         write(handle, data, at)
 
-    write, save, joined = update_log._write, file.save_file, live_sids._joined
+    write, save, joined = update_log.write, file.save_file, live_sids.join
 
     def meanwhile(*given: Any) -> Any:
         found = joined(*given)
@@ -258,12 +258,12 @@ def test_a_crash_while_items_are_saved_and_a_log_begins_anew_loses_nothing(strin
         for change in (shop.insert, shop.delete):
             change()
         with monkeypatch.context() as patched:
-            patched.setattr(live_sids, "_joined", meanwhile)
+            patched.setattr(live_sids, "join", meanwhile)
             patched.setattr(file, "save_file", around(saved))
             for module in (file.os, update_log.os):
                 patched.setattr(module, "replace", around(module.replace))
             if step % 2 == 0:
-                patched.setattr(update_log, "_write", torn)
+                patched.setattr(update_log, "write", torn)
             before = len(crashes)
             shop.live.save(folder / "base")
             assert len(crashes) >= before + 6

@@ -247,7 +247,7 @@ def test_progress_is_silent_when_not_a_terminal_and_shown_when_it_is(monkeypatch
     from maskwright.compile import sequences
 
     rows = np.random.default_rng(0).integers(0, 10, (100, 3))
-    monkeypatch.setattr(sequences, "_LONG_BUILD", 1)
+    monkeypatch.setattr(sequences, "LONG_BUILD", 1)
     mw.compile_sids(rows, 10)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)

@@ -138,9 +138,9 @@ def test_every_field_of_the_files_header_is_on_the_page(tmp_path):
 
 def test_every_format_of_structural_tags_is_on_the_page():
     told = cells(section("tags.md", "As JSON"))
-    assert set(told) == set(reading._KINDS)
+    assert set(told) == set(reading.KINDS)
     refused = cells(section("tags.md", "Refusals"))
-    assert set(reading._REFUSED) <= set(refused)
+    assert set(reading.REFUSED) <= set(refused)
 
 
 def test_every_error_code_of_the_server_is_on_the_page():

@@ -242,7 +242,7 @@ def _forge(header: dict[str, Any], arrays: dict[str, np.ndarray], rng: Random) -
         flat[rng.randrange(flat.size)] = value
 
 
-def _forged(source: int, rng: Random, steps: Steps) -> mw.TransitionTable:
+def forged(source: int, rng: Random, steps: Steps) -> mw.TransitionTable:
     """Return the table of a file that was changed, with a fitting checksum."""
     header, arrays = _saved(source % len(_TABLES))
     header, arrays = dict(header), dict(arrays)
@@ -258,7 +258,7 @@ def _forged(source: int, rng: Random, steps: Steps) -> mw.TransitionTable:
 def check_table_file(source: int, seed: int, steps: Steps) -> None:
     """Load a table whose file was changed, with a fitting checksum, and use it."""
     rng = Random(seed)
-    table = _forged(source, rng, steps)
+    table = forged(source, rng, steps)
     with steps("asking for distances"):
         assert table.distance.size == table.num_states
         assert table.distances if table.is_nested else table.farthest.size
@@ -294,7 +294,7 @@ def _use(table: Any, rng: Random) -> None:
 def check_device(source: int, seed: int, steps: Steps) -> None:
     """Load a table whose file was changed, or a sound one, and use it with torch and JAX."""
     rng = Random(seed)
-    table = _table(source % len(_TABLES)).to_table() if seed % 4 == 0 else _forged(source, rng, steps)
+    table = _table(source % len(_TABLES)).to_table() if seed % 4 == 0 else forged(source, rng, steps)
     if table.vocab_size <= 1 << 16:
         check_devices(table, rng, seed, steps)
 

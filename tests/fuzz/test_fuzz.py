@@ -116,6 +116,6 @@ def test_a_table_that_an_interrupt_spoils_is_found(monkeypatch):
 def test_a_backend_with_another_mask_is_found(backend, monkeypatch):
     bitmask = backend.bitmask
     monkeypatch.setattr(backend, "bitmask", lambda *given: ~bitmask(*given))
-    monkeypatch.setattr(checks, "_forged", lambda *given: mw.compile_regex("ab*", VOCABULARY))
+    monkeypatch.setattr(checks, "forged", lambda *given: mw.compile_regex("ab*", VOCABULARY))
     with pytest.raises(DifferenceError, match="other masks"):  # here: a fork lacks threads that JAX has
         check_of(Case("device", 0, seed=32))(Rehearsal())

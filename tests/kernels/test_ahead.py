@@ -17,7 +17,7 @@ import maskwright as mw
 from maskwright.kernels import native
 from maskwright.kernels.ahead import signatures
 from maskwright.kernels.compiled import LIBRARY
-from maskwright.table.distances import _breadth_first, _reversed
+from maskwright.table.distances import breadth_first, reversed_edges
 from maskwright.table.walk import walk_trie
 
 ROOT = Path(mw.__file__).parent
@@ -115,8 +115,8 @@ def names_outside(tree: ast.Module) -> set[str]:
     ],
 )
 def test_arguments_of_other_types_are_refused_by_name(arguments):
-    with pytest.raises(mw.errors.KernelError, match=r"no table\.distances\._breadth_first\(") as raised:
-        _breadth_first(*arguments)
+    with pytest.raises(mw.errors.KernelError, match=r"no table\.distances\.breadth_first\(") as raised:
+        breadth_first(*arguments)
     assert raised.value.remedies
 
 
@@ -138,7 +138,7 @@ def test_whole_numbers_fit_where_their_value_does_and_arrays_may_be_read_only():
 @ahead
 def test_what_a_kernel_returns_owns_its_memory():
     order, start, target = np.array([0, 1]), np.array([0, 2, 3]), np.array([1, 0, 1], np.int32)
-    made = [_reversed(order, start, target) for _ in range(100)]
+    made = [reversed_edges(order, start, target) for _ in range(100)]
     for ways, back, origin in made:
         assert (ways.tolist(), back.tolist(), origin.tolist()) == ([2, 1], [0, 1, 3], [0, 0, 1])
         assert all(array.base is not None and array.flags.writeable for array in (ways, back, origin))
@@ -146,16 +146,16 @@ def test_what_a_kernel_returns_owns_its_memory():
 
 def test_a_kernel_that_only_kernels_call_says_so():
     with pytest.raises(mw.errors.KernelError, match=r"no a\.b\(int\)"):
-        native._Inner("a", "b")(1)
+        native.InnerKernel("a", "b")(1)
 
 
 USE = """
 import pickle
 from maskwright.kernels.compiled import kernels_from
-from maskwright.table.graph_checks import _mask_fault
+from maskwright.table.graph_checks import mask_fault
 
 arrays, vocab_size = pickle.load(open("arrays.pickle", "rb"))
-print(_mask_fault(arrays, vocab_size, 0)[0], kernels_from().split()[0])
+print(mask_fault(arrays, vocab_size, 0)[0], kernels_from().split()[0])
 """  # a fault if a mask has the bit of EOS, for which another file's kernel looks
 
 

@@ -78,7 +78,7 @@ LET_THROUGH = {
     "lazy.pushdown.string_walks": _ONE_STATE,
     "table.delta_rows": _CATALOGUE,
     "table.distances": dict.fromkeys(
-        ("_longest_path", "_breadth_first", "_reversed", "farthest", "trie_distances"), _LINEAR
+        ("_longest_path", "breadth_first", "reversed_edges", "farthest", "trie_distances"), _LINEAR
     ),
     "table.filter_bits": _CATALOGUE,
     "table.graph_checks": _FILE,

@@ -16,10 +16,10 @@ from maskwright.automata.string_content import Content
 from maskwright.compile.regex.lower import to_dfa
 from maskwright.errors import BudgetError, MaskwrightError
 from maskwright.kernels.limits import UNREACHABLE
-from tests.compile.json_schema.test_json_schema import PIECES, TIMES, TREE, vocabulary
-from tests.lazy.test_lazy import LONG, tokens_of
+from maskwright.runtime.host.readers import reader_of
 from tests.strategies.odd_schemas import schemas as odd_schemas
 from tests.strategies.random_schemas import schemas
+from tests.support.json_texts import LONG, PIECES, TIMES, TREE, tokens_of, vocabulary
 
 RANDOM = settings(deadline=None, suppress_health_check=list(HealthCheck))
 RECURRING = {
@@ -77,26 +77,26 @@ def bounds_hold(schema, vocab, rng, steps, **options):
     """Walk along lazy tables with and without a budget beside the whole table."""
     lazy = mw.compile_json_schema(schema, vocab, **options)
     whole = mw.compile_json_schema(schema, vocab, lazy=False, **options)
-    free = mw.Matcher(lazy)
-    start = free._reader.distance(free._place)
+    reader = reader_of(lazy, False)
+    place = reader.start()
+    start = reader.distance(place)
     if start >= 1 << 30:
         return 0
     assert whole.min_length <= start
     budget = start + rng.choice((0, 1, 5, 20, 80))
     a, b = mw.Matcher(lazy, max_tokens=budget), mw.Matcher(whole, max_tokens=budget)
-    read_lazily = 0
+    counting, read_lazily = reader_of(whole, True), 0
+    there = counting.start()
     for _ in range(steps):
-        text = b"".join(vocab.tokens[token] for token in b._tokens)
-        read_lazily += a._reader.grows
+        text = b"".join(vocab.tokens[token] for token in b.tokens)
+        read_lazily += not lazy.is_complete
         mask = b.mask()
         assert (a.mask() == mask).all(), text
-        if free._reader.grows:
-            reader, counting = free._reader, b._reader
-            assert counting.distance(b._place) <= reader.distance(free._place), text
-            farthest = reader.farthest(free._place)
-            for token in tokens_of(reader.mask(free._place)):
-                if token != vocab.eos and farthest < 1 << 30:
-                    assert counting.distance(counting.step(b._place, token)) <= farthest, (text, vocab.tokens[token])
+        assert counting.distance(there) <= reader.distance(place), text
+        farthest = reader.farthest(place)
+        for token in tokens_of(reader.mask(place)):
+            if token != vocab.eos and farthest < 1 << 30:
+                assert counting.distance(counting.step(there, token)) <= farthest, (text, vocab.tokens[token])
         allowed = [token for token in tokens_of(mask) if token != vocab.eos]
         if not allowed or (b.is_accepting and rng.random() < 0.1):
             break
@@ -110,7 +110,7 @@ def bounds_hold(schema, vocab, rng, steps, **options):
         b.rollback(int(taken))
         assert a.advance(token), text
         assert b.advance(token), text
-        assert free.advance(token), text
+        place, there = reader.step(place, token), counting.step(there, token)
     return read_lazily
 
 
@@ -212,7 +212,6 @@ def test_where_no_table_can_be_had_texts_are_complete_in_time_by_bounds(seed):
     assert matcher.is_accepting or matcher.is_terminated
     assert matcher.num_tokens > 100
     assert not lazy.is_complete
-    assert matcher.copy()._by_bounds
 
 
 @pytest.mark.parametrize("pattern", ["(a|\n)*b", '["\\\\]x{2}', "(é|ab|\x01\x02)", "x*(y|z\t)", ""])
@@ -253,7 +252,7 @@ def test_a_content_too_large_to_search_completes_the_table(monkeypatch):
     """What is not known is no promise: the masks are then those of the whole table."""
     vocab = vocabulary(600)
     schema = {"propertyNames": {"pattern": "^[a-c]{40}$"}, "minProperties": 1, "type": "object"}
-    monkeypatch.setattr(content_bytes, "_MOST_WORK", 1 << 12)
+    monkeypatch.setattr(content_bytes, "MOST_WORK", 1 << 12)
     lazy = mw.compile_json_schema(schema, vocab)
     whole = mw.compile_json_schema(schema, vocab, lazy=False)
     a, b = (mw.Matcher(table, max_tokens=60) for table in (lazy, whole))

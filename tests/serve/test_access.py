@@ -18,9 +18,10 @@ pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 httpx = pytest.importorskip("httpx")
 
+from maskwright.serve import loading  # noqa: E402
 from maskwright.serve.middleware import client_at  # noqa: E402
 from maskwright.serve.settings import Access  # noqa: E402
-from tests.serve.test_serve import loading, post, running, wait  # noqa: E402
+from tests.support.servers import post, running, wait  # noqa: E402
 
 
 @pytest.fixture(scope="module")

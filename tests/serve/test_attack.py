@@ -20,12 +20,13 @@ httpx = pytest.importorskip("httpx")
 
 import maskwright as mw  # noqa: E402
 from maskwright.compile.cache.compilers import Compilers, found  # noqa: E402
+from maskwright.serve import loading  # noqa: E402
 from maskwright.serve.constraints import Constraint, Function  # noqa: E402
 from maskwright.serve.refusals import Refused  # noqa: E402
 from maskwright.serve.service import Service  # noqa: E402
 from maskwright.serve.settings import Limits  # noqa: E402
-from tests.serve.test_serve import loading, running, wait  # noqa: E402
 from tests.strategies import deep_sources as deep  # noqa: E402
+from tests.support.servers import running, wait  # noqa: E402
 
 
 def bomb(number):
@@ -103,7 +104,7 @@ def gated(limits):
     """A service that is not started, and the gate before its compilations."""
     service = Service(loading.tiny(), limits)
     gate = Gate(service.loaded.vocabulary)
-    service.cache._compilers = gate
+    service.cache.compilers = gate
     return service, gate
 
 
@@ -123,14 +124,14 @@ def test_what_several_requests_ask_for_is_compiled_once_and_takes_one_place():
     async def main():
         service, gate = gated(Limits(compile_processes=2))
         tasks = [ask(service, 1, client) for client in "abcab"]
-        await until(lambda: len(service._running) == 1 and not service.turns.waiting)
+        await until(lambda: len(gate.jobs) == 1 and not service.turns.waiting)
         other = ask(service, 2, "d")  # for which there is a place
         await until(lambda: len(gate.jobs) == 2)
         gate.open.set()
         found = await asyncio.gather(*tasks, other)
         assert len({id(table) for table, _ in found[:-1]}) == 1
         assert gate.jobs == ["a1", "a2"]
-        await until(lambda: not service._running and service.turns._free == 2)
+        await until(lambda: not service.compiling and service.turns.free == 2)
 
     asyncio.run(main())
 
@@ -149,7 +150,7 @@ def test_a_request_that_is_given_up_leaves_the_queue_or_its_result_to_others():
         assert gate.jobs == ["a0", "a2"]
         await ask(service, 0)  # compiled though nobody was left who wanted it
         assert len(gate.jobs) == 2
-        await until(lambda: service.turns._free == 1 and not service.compiling)
+        await until(lambda: service.turns.free == 1 and not service.compiling)
 
     asyncio.run(main())
 
@@ -171,7 +172,7 @@ def test_a_client_with_too_many_constraints_that_wait_is_told_so():
 def test_the_playground_takes_turns_for_processes_with_requests():
     async def main():
         service, gate = gated(Limits(compile_processes=1))
-        service._loop = asyncio.get_running_loop()
+        service.loop = asyncio.get_running_loop()
         begun = ask(service, 0)
         await until(lambda: gate.jobs)
         tried = asyncio.create_task(asyncio.to_thread(service.table_in_turn, Constraint("regex", "a9", "x"), "a"))
@@ -210,7 +211,8 @@ def test_one_client_leaves_half_of_the_queue_to_others():
             thread.join()
         assert [answer.status_code for answer in found[3:]] == [200] * 3
         wait(lambda: not service.open)
-        assert not service._held
+        with client_from("127.0.0.3", service) as ask:
+            assert ask(max_tokens=2, n=3).status_code == 200  # all of its sequences have been counted out
 
 
 def test_a_server_that_can_compile_nothing_is_not_ready(monkeypatch):
@@ -244,7 +246,7 @@ def test_a_process_that_dies_is_replaced_and_the_request_is_told():
             thread = threading.Thread(target=lambda: found.append(ask(guided_regex=bomb(0))))
             before = service.compilers.pids
             thread.start()
-            wait(lambda: service._running)
+            wait(lambda: service.compiling)
             time.sleep(0.3)
             os.kill(before[0], signal.SIGKILL)
             thread.join()
@@ -272,7 +274,7 @@ def test_clients_take_turns_for_rows():
         for thread in (*many, few):
             thread.join()
         assert ended.index("127.0.0.2") <= 3
-        assert (service.open, service.worker.waiting, service.worker._queues) == (0, 0, {})
+        assert (service.open, service.worker.waiting, service.fault) == (0, 0, None)
 
 
 PLACE = '"x": 1'

@@ -91,7 +91,7 @@ def test_a_place_given_to_one_who_leaves_at_that_moment_goes_to_the_next():
         await asyncio.gather(leaving, return_exceptions=True)
         await asyncio.wait_for(staying, 1)
         turns.give("c")
-        assert (turns.waiting, turns._free, len(turns._clients)) == (0, 1, 0)
+        assert (turns.waiting, turns.free, turns.clients) == (0, 1, 0)
 
     asyncio.run(main())
 
@@ -110,7 +110,7 @@ def test_a_place_passes_over_one_who_is_cancelled_before_it_comes(again):
         for name, task in zip("cb", [staying, *back], strict=False):
             await asyncio.wait_for(task, 1)
             turns.give(name)
-        assert (turns.waiting, turns._free, len(turns._clients)) == (0, 1, 0)
+        assert (turns.waiting, turns.free, turns.clients) == (0, 1, 0)
 
     asyncio.run(main())
 
@@ -142,6 +142,6 @@ def test_no_place_is_lost_or_given_twice(places, asked):
         await asyncio.wait_for(asyncio.gather(*tasks), 5)
         await settle()
         assert most <= places
-        assert (turns.waiting, turns._free, len(turns._clients)) == (0, places, 0)
+        assert (turns.waiting, turns.free, turns.clients) == (0, places, 0)
 
     asyncio.run(main())

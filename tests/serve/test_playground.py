@@ -424,21 +424,21 @@ def test_a_source_that_explodes_stops_at_the_servers_budget():
 
 def test_the_longest_text_is_walked(service, monkeypatch):
     monkeypatch.setattr(
-        "maskwright.serve.playground_trace._SECONDS", 60.0
+        "maskwright.serve.playground_trace.SECONDS", 60.0
     )  # it takes one, unless others want the processor too
     out = told(service, "step", "schema", '{"type": "array"}', text="[" + "1," * ((playground_api.MOST_TEXT - 1) // 2))
     assert len(out["tokens"]) > 30_000
 
 
 def test_a_walk_that_takes_too_long_is_refused(tables, monkeypatch):
-    monkeypatch.setattr("maskwright.serve.playground_trace._SECONDS", 0.0)
+    monkeypatch.setattr("maskwright.serve.playground_trace.SECONDS", 0.0)
     with pytest.raises(Refused, match="take a shorter text"):
         Walker(BYTES).walk(tables["regex", "(abc|ab)*c"], b"abc", BYTES.encode(b"abc"))
 
 
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_walk_rests_most_of_the_time_while_others_are_busy(tables, monkeypatch, busy):
-    monkeypatch.setattr("maskwright.serve.playground_trace._AT_ONCE", 0.0)
+    monkeypatch.setattr("maskwright.serve.playground_trace.AT_ONCE", 0.0)
     rests = []
     monkeypatch.setattr("maskwright.serve.playground_trace.time.sleep", rests.append)
     Walker(BYTES).walk(tables["regex", "(abc|ab)*c"], b"ababc", BYTES.encode(b"ababc"), lambda: busy)
@@ -448,7 +448,7 @@ def test_a_walk_rests_most_of_the_time_while_others_are_busy(tables, monkeypatch
 def test_a_full_queue_refuses_and_the_api_goes_on(service, monkeypatch):
     """All threads of the playground are held; another question is told so, and completions are written."""
     held, begun = threading.Event(), threading.Semaphore(0)
-    monkeypatch.setattr(playground_api, "_WAITING", 0)
+    monkeypatch.setattr(playground_api, "WAITING", 0)
     original = playground_api.Playground.step
 
     def slow(self, asked, client):
@@ -457,8 +457,8 @@ def test_a_full_queue_refuses_and_the_api_goes_on(service, monkeypatch):
         return original(self, asked, client)
 
     monkeypatch.setattr(playground_api.Playground, "step", slow)
-    with ThreadPoolExecutor(playground_api._THREADS) as pool:
-        asked = [pool.submit(ask, service, "step", "regex", "a*", text="a") for _ in range(playground_api._THREADS)]
+    with ThreadPoolExecutor(playground_api.THREADS) as pool:
+        asked = [pool.submit(ask, service, "step", "regex", "a*", text="a") for _ in range(playground_api.THREADS)]
         try:
             for _ in asked:
                 assert begun.acquire(timeout=50)

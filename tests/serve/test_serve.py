@@ -41,9 +41,9 @@ from maskwright.compile.grammar.notations import syntax_of  # noqa: E402
 from maskwright.serve import constraints, loading  # noqa: E402
 from maskwright.serve.answers import Call, Calls, DecodedText  # noqa: E402
 from maskwright.serve.call_marks import CallMarks, call_marks  # noqa: E402
-from maskwright.serve.server import Server  # noqa: E402
 from maskwright.serve.service import Service  # noqa: E402
-from maskwright.serve.settings import Access, Limits  # noqa: E402
+from maskwright.serve.settings import Limits  # noqa: E402
+from tests.support.servers import post, running, wait  # noqa: E402
 
 CITY = {
     "type": "object",
@@ -87,47 +87,8 @@ HELLO = [{"role": "user", "content": "hello"}]
 LONG = "[a-z]{700}"
 
 
-@contextlib.contextmanager
-def running(loaded=None, limits=None, slow=0.0, access=None, **options):
-    """A server in a thread; `slow` seconds are added to each of its steps."""
-    service = Service(loaded or loading.tiny(), limits or Limits(), **options)
-    engine, step = service.worker.engine, service.worker.engine.step
-
-    def slower():
-        time.sleep(slow)
-        return step()
-
-    if slow:
-        engine.step = slower
-    server = Server(service, access or Access(port=0))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        wait(lambda: server.started)
-        service.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-        service.thread, service.server = thread, server
-        wait(lambda: service.warm or service.fault)
-        yield service
-    finally:
-        server.should_exit = True
-        thread.join(30)
-        assert not thread.is_alive()
-
-
-def wait(what, seconds=60.0):
-    until = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < until, "it took too long"
-        time.sleep(0.01)
-
-
 def client_of(service):
     return openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0, timeout=60)
-
-
-def post(service, path="/v1/completions", **fields):
-    body = {"model": loading.TINY, **fields}
-    return httpx.post(service.url + path, json=body, timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -1060,7 +1021,7 @@ def test_a_model_that_rules_all_out_is_a_fault_of_its_own():
 
 @pytest.mark.parametrize("grace", [20.0, 0.3])
 def test_a_server_that_is_told_to_stop_lets_what_is_written_end_up_to_a_time(grace):
-    limits = Limits(rows=2, grace_seconds=grace)
+    limits, before = Limits(rows=2, grace_seconds=grace), set(threading.enumerate())
     with running(limits=limits, slow=0.03) as one, ThreadPoolExecutor(2) as pool:
         asked = [
             pool.submit(post, one, prompt="a", guided_regex="[a-z]{100}", max_tokens=100, stream=stream)
@@ -1082,7 +1043,7 @@ def test_a_server_that_is_told_to_stop_lets_what_is_written_end_up_to_a_time(gra
             assert time.monotonic() - began < 10
         one.thread.join(10)
         assert not one.thread.is_alive()
-        assert not one.worker._thread.is_alive()
+        assert "maskwright-engine" not in {thread.name for thread in set(threading.enumerate()) - before}
 
 
 @pytest.mark.long

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 import maskwright as mw
+from maskwright.table.item_ids import ItemIds
+from maskwright.table.shards import Manifest, Shard, ShardRecord, sha256
 from maskwright.table.sorted_matrix import SortedMatrix
 
 
@@ -58,3 +60,25 @@ def same_catalogues(found: mw.Catalogue, wanted: mw.Catalogue) -> None:
     assert found.code_tokens.offsets == wanted.code_tokens.offsets
     if isinstance(wanted.table, mw.TransitionTable):
         assert found.table.source == wanted.table.source
+
+
+def write_files(folder: Path, matrix: SortedMatrix, cuts: list[int], build: str = "of a test") -> Manifest:
+    """Write the sequences of a matrix as shards that begin at these rows, as a build does, with their items."""
+    folder.mkdir(exist_ok=True)
+    records = []
+    start = matrix.item_start if matrix.item_start.size else np.arange(matrix.num_sequences + 1)
+    order = matrix.item_row if matrix.item_row.size else np.arange(matrix.num_items)
+    sequence = np.empty(matrix.num_items, np.int64)
+    sequence[order] = np.repeat(np.arange(matrix.num_sequences), np.diff(start))
+    for number, (low, high) in enumerate(zip([0, *cuts], [*cuts, matrix.num_sequences], strict=True)):
+        rows = np.ascontiguousarray(matrix.columns[:, low:high])
+        path = folder / f"shard-{number}.bin"
+        own = np.sort(order[start[low] : start[high]]).astype(np.int64)
+        own_matrix = mw.sort_sids(matrix.sids[sequence[own]], matrix.vocab_size)
+        assert np.array_equal(own_matrix.columns, rows)
+        Shard(own_matrix, own, ItemIds(own, None, None)).save(path, build)
+        ends = (tuple(rows[:, at].tolist()) for at in (0, -1))
+        records.append(ShardRecord(path.name, sha256(path), path.stat().st_size, own.size, high - low, *ends))
+    manifest = Manifest(folder, build, matrix.vocab_size, (0,) * matrix.length, {}, (), tuple(records))
+    manifest.save()
+    return manifest

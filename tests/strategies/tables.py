@@ -31,3 +31,8 @@ def replaced(table: mw.TransitionTable, name: str, value: Any) -> mw.TransitionT
     if "." in name:
         return dataclasses.replace(table, arrays=table.arrays.with_arrays(**{name.replace(".", "__"): value}))
     return dataclasses.replace(table, **{name: value})
+
+
+def every_node(table: mw.TransitionTable) -> np.ndarray:
+    """All states of a table, the dead one and that after EOS among them."""
+    return np.arange(table.num_states)

@@ -34,7 +34,7 @@ Pair = tuple[Any, Vocabulary]
 # ---------------------------------------------------------------------------------------------- inside packages
 
 
-def _data(name: str) -> Path:
+def data_file(name: str) -> Path:
     package = pytest.importorskip("mistral_common")
     path = Path(package.__file__).parent / "data" / name
     if not path.exists():
@@ -45,7 +45,7 @@ def _data(name: str) -> Path:
 @cache
 def tekken(name: str = "tekken_240911.json") -> Pair:
     """Tekken: byte-level, 131,072 tokens, the first 1,000 special."""
-    path = _data(name)
+    path = data_file(name)
     from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 
     tok = Tekkenizer.from_file(path)
@@ -55,7 +55,7 @@ def tekken(name: str = "tekken_240911.json") -> Pair:
 @cache
 def mistral_sentencepiece(name: str = "mistral_instruct_tokenizer_240323.model.v3") -> Pair:
     """A SentencePiece BPE with byte fallback, 32,000 tokens or some more."""
-    path = _data(name)
+    path = data_file(name)
     pytest.importorskip("sentencepiece")
     from mistral_common.tokens.tokenizers.sentencepiece import SentencePieceTokenizer
 
@@ -172,7 +172,7 @@ def word_level() -> Pair:
 
 
 @cache
-def _sentencepiece_model(kind: str, faithful: bool) -> bytes:
+def sentencepiece_model(kind: str, faithful: bool) -> bytes:
     spm = pytest.importorskip("sentencepiece")
     model = io.BytesIO()
     more: dict[str, Any] = {}
@@ -202,7 +202,7 @@ def _sentencepiece_model(kind: str, faithful: bool) -> bytes:
 def sentencepiece_bpe() -> Pair:
     """SentencePiece BPE with byte fallback as it comes: texts are normalised and begin with a space."""
     spm = pytest.importorskip("sentencepiece")
-    sp = spm.SentencePieceProcessor(model_proto=_sentencepiece_model("bpe", False))
+    sp = spm.SentencePieceProcessor(model_proto=sentencepiece_model("bpe", False))
     return sp, Vocabulary.from_sentencepiece(sp)
 
 
@@ -210,7 +210,7 @@ def sentencepiece_bpe() -> Pair:
 def sentencepiece_unigram() -> Pair:
     """SentencePiece Unigram with byte fallback that keeps texts as they are."""
     spm = pytest.importorskip("sentencepiece")
-    sp = spm.SentencePieceProcessor(model_proto=_sentencepiece_model("unigram", True))
+    sp = spm.SentencePieceProcessor(model_proto=sentencepiece_model("unigram", True))
     return sp, Vocabulary.from_sentencepiece(sp)
 
 

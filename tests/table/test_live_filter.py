@@ -13,9 +13,8 @@ from maskwright.runtime.decode import beam_search
 from maskwright.table.live_sids import LiveSids
 from maskwright.table.snapshot import LiveFilter, Snapshot
 from tests.marks import marked
-from tests.runtime.device.test_operations import ALL, backend, out
-from tests.table.test_live_sids import KINDS, Changing, walked
-from tests.table.test_sorted_matrix import some_logits
+from tests.strategies.item_sets import KINDS, Changing, some_logits, walked
+from tests.support.backends import ALL, backend, out
 
 Kept = set[tuple[int, ...]]
 

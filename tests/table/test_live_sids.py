@@ -17,53 +17,8 @@ from maskwright.runtime.device import live_cursor
 from maskwright.table import live_base, live_sids, update_log
 from maskwright.table.live_sids import LiveSids
 from tests.marks import marked
-from tests.runtime.device.test_operations import ALL, backend, out
-from tests.table.test_sorted_matrix import some_logits
-
-Items = Counter[tuple[int, ...]]
-
-KINDS = {  # vocabulary, length, rows of the base, tokens that are drawn from
-    "few tokens": (5, 4, 60, 5),
-    "masks": (100, 3, 3000, 100),
-    "skewed": (60, 3, 900, 9),
-    "one token": (70, 1, 30, 70),
-    "two words": (3000, 12, 100, 2),
-}
-
-
-class Changing:
-    """A live set beside a Counter, with random updates of both."""
-
-    def __init__(self, kind: str, seed: int = 0, **options: Any) -> None:
-        self.vocab, self.length, rows, self.tokens = KINDS[kind]
-        self.rng = np.random.default_rng(seed)
-        drawn = self.draw(rows)
-        self.items: Items = Counter(map(tuple, drawn.tolist()))
-        self.base = mw.sort_sids(drawn, self.vocab)
-        options = {"capacity": 300, "widths": (300,) * self.length} | options
-        self.live = LiveSids(self.base, **options)
-
-    def draw(self, count: int) -> np.ndarray:
-        skew = self.rng.integers(0, self.tokens, (2, count, self.length)).min(axis=0)
-        return skew * ((self.vocab - 1) // max(1, self.tokens - 1))
-
-    def update(self, most: int = 12) -> None:
-        """Insert some items, known and new ones, and delete some."""
-        known = list(self.items.elements())
-        add = self.draw(int(self.rng.integers(1, most)))
-        if known:
-            add = np.concatenate([add, [known[i] for i in self.rng.integers(0, len(known), 2)]])
-        self.live.insert(add)
-        self.items.update(map(tuple, add.tolist()))
-        known = list(self.items.elements())
-        gone = [known[i] for i in self.rng.permutation(len(known))[: self.rng.integers(0, most)]]
-        self.live.delete(np.array(gone, np.int64).reshape(-1, self.length))
-        self.items.subtract(gone)
-        self.items = +self.items
-
-    def table(self) -> mw.TransitionTable:
-        """The table of the sequences that are in the set."""
-        return mw.compile_sids(np.array(list(self.items)), self.vocab)
+from tests.strategies.item_sets import KINDS, Changing, some_logits, walked
+from tests.support.backends import ALL, backend, out
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -136,15 +91,6 @@ def test_what_are_no_items_of_the_set_is_refused():
         LiveSids(live.base, capacity=0)
     with pytest.raises(ValueError, match="widths must be 2 positive numbers"):
         LiveSids(live.base, widths=(3,))
-
-
-def walked(ops: Any, dev: Any, rows: np.ndarray, depths: np.ndarray, into: Any) -> Any:
-    """States that `advance` comes to after the first tokens of rows, `depths` of them."""
-    state = ops.start(dev, len(rows))
-    for at in range(rows.shape[1]):
-        after = ops.advance(dev, state, into(rows[:, at].astype(np.int64)))
-        state = type(state)(*(ops.arrays.where(into(depths > at), a, b) for a, b in zip(after, state, strict=True)))
-    return state
 
 
 @pytest.mark.parametrize(  # compiling takes JAX seconds
@@ -247,6 +193,7 @@ def test_an_empty_set_allows_nothing_and_takes_items_again(name):
     ops, _ = backend(name)
     live = LiveSids(mw.sort_sids([[1, 1], [2, 2]], 3), capacity=4)
     live.delete([[1, 1], [2, 2]])
+    assert [each.shape for each in live.items()] == [(0, 2), (0,)]
     live.compact()
     dev = ops.put(live.publish())
     assert not out(ops.bitmask(dev, ops.start(dev, 2))).any()
@@ -333,14 +280,14 @@ def test_a_compaction_whose_delta_cannot_take_what_came_meanwhile_changes_nothin
     live = LiveSids(base, 4, widths=(4, 4))
     live.insert([[25, 25]])
     live.delete([[i, i] for i in range(10)])
-    joined = live_sids._joined
+    joined = live_sids.join
 
     def meanwhile(*given: Any) -> Any:
         found = joined(*given)
         live.insert([[i, i] for i in range(10)])  # the new base has none of them, and the delta has room for four
         return found
 
-    monkeypatch.setattr(live_sids, "_joined", meanwhile)
+    monkeypatch.setattr(live_sids, "join", meanwhile)
     with pytest.raises(mw.errors.ConstraintError, match="the delta has room for 4"):
         live.compact()
     monkeypatch.undo()

@@ -15,7 +15,7 @@ from maskwright.runtime.decode import beam_search, sample_sequences
 from maskwright.table.live_sids import LiveSids
 from maskwright.table.snapshot import LiveFilter
 from tests.marks import marked
-from tests.runtime.device.test_operations import backend, out
+from tests.support.backends import backend, out
 
 V, L = 7, 3
 OPTIONS: dict[str, Any] = {"capacity": 60, "widths": (60, 40, 20)}

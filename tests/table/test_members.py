@@ -57,7 +57,7 @@ def test_each_member_has_one_rank(case, seed):
     tables += [mw.sort_sids(np.array(rows), vocab)] if fixed else []
     for table in tables:
         sampler = MemberSampler(table)
-        ranked = sampler._walk.of_ranks(np.arange(len(set(rows))))
+        ranked = sampler.of_ranks(np.arange(len(set(rows))))
         assert [tuple(t for t in row if t >= 0) for row in ranked.tokens.tolist()] == sorted(set(rows))
         one = np.zeros(len(rows))
         one[seed % len(rows)] = 0.5

@@ -20,8 +20,8 @@ from maskwright.table.kept_edges import kept_edges
 from maskwright.table.sorted_matrix import SortedMatrix
 from tests.marks import marked
 from tests.oracles import naive
-from tests.runtime.device.test_operations import ALL, backend, out
-from tests.table.test_sorted_matrix import CASES, case, some_logits
+from tests.strategies.item_sets import CASES, case, some_logits
+from tests.support.backends import ALL, backend, out
 
 FEW = ["skewed"]  # what JAX is given: compiling takes seconds
 

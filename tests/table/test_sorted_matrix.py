@@ -6,7 +6,7 @@ import copy
 import functools
 import pickle
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,69 +30,9 @@ from maskwright.runtime.device.device_table import MatrixState, State
 from maskwright.table.sorted_matrix import SortedMatrix
 from tests.marks import marked
 from tests.oracles import naive
-from tests.runtime.device.test_operations import ALL, backend, out
+from tests.strategies.item_sets import CASES, case, some_logits
+from tests.support.backends import ALL, backend, out
 
-
-class Case(NamedTuple):
-    """A set as a table and as a matrix, with all its prefixes as states of both, and the dead state last."""
-
-    rows: np.ndarray
-    table: mw.TransitionTable
-    matrix: SortedMatrix
-    nodes: np.ndarray  # (P,) states of the table
-    state: MatrixState  # (P,) intervals found in a sorted list of tuples
-
-    @property
-    def vocab(self) -> int:
-        return self.table.vocab_size
-
-    def some(self, count: int) -> np.ndarray:
-        """Return places of states of all depths, the dead one among them: as many for all cases."""
-        at = [np.flatnonzero(self.state.depth == depth)[::-1] for depth in range(self.matrix.length + 1)]
-        return np.resize([row[i] for i in range(count) for row in at if i < len(row)][:count], count)
-
-    def as_matrix(self, nodes: np.ndarray) -> MatrixState:
-        """Return the intervals of states of the table."""
-        at = np.searchsorted(self.nodes, nodes)
-        assert (self.nodes[at] == nodes).all()
-        return MatrixState(*(array[at] for array in self.state))
-
-
-@functools.cache
-def case(name: str) -> Case:
-    rng = np.random.default_rng(4)
-    rows, vocab = {
-        "few tokens": lambda: (rng.integers(0, 5, (60, 4)), 5),  # with duplicates
-        "masks": lambda: (rng.integers(0, 100, (9000, 3)), 100),  # after the first token too
-        "more rows than tokens": lambda: (rng.integers(0, 4, (3000, 7)), 4),
-        "skewed": lambda: (np.stack([rng.zipf(1.5, 900) % 9, rng.zipf(1.2, 900) % 60, np.arange(900) % 59], 1), 500),
-        "two words": lambda: (rng.choice([3, 2999], (300, 12)), 3000),
-        "late": lambda: (np.insert(np.indices((20, 20)).reshape(2, -1).T, [0], [[9] * 7], axis=1), 300),
-        "one row": lambda: (np.array([[4, 0, 32, 7]]), 33),
-        "all rows equal": lambda: (np.array([[4, 0, 32, 7]] * 5), 33),
-        "one token": lambda: (rng.integers(0, 70, (30, 1)), 70),
-        "two in all": lambda: (rng.integers(0, 2, (50, 5)), 2),
-        "one in all": lambda: (np.zeros((3, 2), np.int64), 1),
-    }[name]()
-    table, matrix = mw.compile_sids(rows, vocab), mw.sort_sids(rows, vocab)
-    distinct = sorted({tuple(row) for row in rows.tolist()})
-    places: dict[int, tuple[int, int, int]] = {}
-    for depth in range(rows.shape[1] + 1):
-        heads = np.array(distinct)[:, :depth]
-        nodes = table.walk(heads) if depth else np.zeros(len(heads), np.int64)
-        for at, node in enumerate(nodes.tolist()):
-            low, _, _ = places.get(node, (at, 0, 0))
-            places[node] = low, at + 1, depth
-    places[table.dead] = (len(distinct), len(distinct), rows.shape[1])
-    nodes = np.array(sorted(places))
-    state = MatrixState(*np.array([places[node] for node in nodes.tolist()]).T)
-    return Case(rows, table, matrix, nodes, state)
-
-
-CASES = [
-    "few tokens", "masks", "more rows than tokens", "skewed", "two words", "late",
-    "one row", "all rows equal", "one token", "two in all", "one in all",
-]  # fmt: skip
 COMPILED = ["few tokens", "skewed", "late"]  # what JAX is given: compiling takes seconds
 
 
@@ -104,18 +44,6 @@ def pairs(cases: list[str] = CASES, jax: list[str] = COMPILED, slow: Collection[
 
 def into_state(into: Any, state: MatrixState) -> MatrixState:
     return MatrixState(*map(into, state))
-
-
-def some_logits(count: int, vocab: int, seed: int = 0, special: bool = False) -> np.ndarray:
-    """Logits (count, V + 3): wider than the vocabulary, with rows that have no distribution if `special`."""
-    rng = np.random.default_rng(seed)
-    logits = rng.normal(size=(count, vocab + 3)).astype(np.float32)
-    if special:
-        logits[rng.random(logits.shape) < 0.1] = -np.inf
-        for at, value in enumerate((np.nan, np.inf, -np.inf)):
-            logits[at::17] = value
-        logits[3::17, vocab + 1] = np.nan  # not allowed: it spoils the full softmax, but no mask
-    return logits
 
 
 # ------------------------------------------------------------------------------------------------ on the host

@@ -18,16 +18,15 @@ from maskwright.errors import TableFileError
 from maskwright.table import file, live_sids, update_log
 from maskwright.table.live_sids import LiveSids
 from maskwright.table.sorted_matrix import SortedMatrix
-from tests.table.test_live_sids import Changing
+from tests.strategies.item_sets import Changing
 
 OPTIONS: dict[str, Any] = {"capacity": 300, "widths": (300,) * 4}
 
 
 def counts_of(live: LiveSids) -> Counter[tuple[int, ...]]:
-    """The items of a live set, by its counts."""
-    base = Counter(dict(zip(map(tuple, live.base.sids.tolist()), live._counts.tolist(), strict=True)))
-    delta = Counter(dict(zip(map(tuple, live._delta.rows.tolist()), live._delta.counts.tolist(), strict=True)))
-    return +(base + delta)
+    """The items of a live set, each as often as it is there."""
+    rows, counts = live.items()
+    return Counter(dict(zip(map(tuple, rows.tolist()), counts.tolist(), strict=True)))
 
 
 def opened(folder: Path, base: SortedMatrix) -> Counter[tuple[int, ...]]:
@@ -94,8 +93,8 @@ def test_a_crash_while_a_base_is_saved_and_its_log_begins_anew_loses_nothing(tmp
             crash()
         write(handle, data, at)
 
-    write, save = update_log._write, file.save_file
-    joined = live_sids._joined
+    write, save = update_log.write, file.save_file
+    joined = live_sids.join
 
     def meanwhile(*given: Any) -> Any:
         found = joined(*given)
@@ -111,12 +110,12 @@ def test_a_crash_while_a_base_is_saved_and_its_log_begins_anew_loses_nothing(tmp
         for _ in range(3):
             c.update()
         with monkeypatch.context() as patched:
-            patched.setattr(live_sids, "_joined", meanwhile)
+            patched.setattr(live_sids, "join", meanwhile)
             patched.setattr(file, "save_file", around(saved))
             for module in (file.os, update_log.os):
                 patched.setattr(module, "replace", around(os.replace))
             if step % 2 == 0:
-                patched.setattr(update_log, "_write", torn)
+                patched.setattr(update_log, "write", torn)
             before = len(crashes)
             c.live.compact(save=folder / "base")
             assert len(crashes) >= before + 6
@@ -163,7 +162,7 @@ def test_a_base_that_cannot_be_saved_leaves_the_log_as_it_was(tmp_path, monkeypa
     def full(*_: Any) -> None:
         raise OSError(28, "no space left on device")
 
-    for where, name in ((file, "save_file"), (update_log, "_write")):
+    for where, name in ((file, "save_file"), (update_log, "write")):
         with monkeypatch.context() as patched:
             patched.setattr(where, name, full)
             with pytest.raises(OSError, match="no space left"):

@@ -217,7 +217,7 @@ def _slow_tokenizers(folder: Path) -> dict[str, tuple[Any, str]]:
     from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
     model = folder / "sp.model"
-    model.write_bytes(zoo._sentencepiece_model("bpe", False))
+    model.write_bytes(zoo.sentencepiece_model("bpe", False))
     plain, byte_tok = zoo.wordpiece()[0], zoo.byte_level_bpe()[0]
     pieces = folder / "vocab.txt"
     pieces.write_text("\n".join(sorted(plain.get_vocab(), key=plain.get_vocab().__getitem__)))
@@ -314,10 +314,10 @@ def test_a_file_is_read_by_the_package_it_belongs_to(name: str, folder: bool, tm
         vocab = Vocabulary.from_transformers(tok)  # the file does not say which token ends a text
     elif name == "tekken.json":
         vocab = zoo.tekken()[1]
-        path.symlink_to(zoo._data("tekken_240911.json"))
+        path.symlink_to(zoo.data_file("tekken_240911.json"))
     else:
         vocab = zoo.sentencepiece_bpe()[1]
-        path.write_bytes(zoo._sentencepiece_model("bpe", False))
+        path.write_bytes(zoo.sentencepiece_model("bpe", False))
     if folder and name == "x.model.v3":
         with pytest.raises(
             mw.errors.DataError, match=r"has neither tokenizer_config.json nor tekken.json, tokenizer.json"
@@ -342,7 +342,7 @@ def test_a_folder_that_transformers_saved_says_which_token_ends_a_text(tmp_path:
 @pytest.fixture
 def sentencepiece_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a folder of a model that has pieces alone, and have protobuf be missing."""
-    (tmp_path / "tokenizer.model").write_bytes(zoo._sentencepiece_model("bpe", False))
+    (tmp_path / "tokenizer.model").write_bytes(zoo.sentencepiece_model("bpe", False))
     monkeypatch.setitem(sys.modules, "google.protobuf", None)
     return tmp_path
 

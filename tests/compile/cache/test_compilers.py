@@ -53,7 +53,7 @@ class Odd(Exception):  # noqa: N818
 def ill(vocabulary):
     """Have `stuck` stand for the compiler in a process that has its kernels, and needs no seconds to compile them."""
     found(*regex("[ab]c"), vocabulary)
-    module._FOR_KERNELS = 0.0
+    module.FOR_KERNELS = 0.0
     module.found = stuck
 
 
@@ -163,9 +163,10 @@ def test_a_process_over_a_hard_limit_is_stopped_and_replaced_and_nothing_is_kept
 
 @pytest.mark.parametrize("made", [ill], indirect=True)
 def test_a_process_that_waits_for_ever_is_stopped_by_the_clock(made, monkeypatch):
-    monkeypatch.setattr(module, "_seconds", lambda budget: 0.1)
+    monkeypatch.setattr(module, "FOR_KERNELS", 0.0)
+    monkeypatch.setattr(module, "FREELY", 0.0)
     with pytest.raises(mw.errors.BudgetError) as found:
-        made.compile(*regex("sleep"))
+        made.compile(*regex("sleep", seconds=0.05))
     assert found.value.limit == "seconds"
 
 
@@ -184,7 +185,7 @@ def test_a_process_that_ends_is_replaced_and_its_job_says_so(made):
 
 
 def test_a_process_that_cannot_be_started_is_started_for_the_next_who_asks(vocab, monkeypatch):
-    processes, original, refused = Compilers(vocab, 1, ill), module._Process, []
+    processes, original, refused = Compilers(vocab, 1, ill), module.CompilerProcess, []
 
     def start(*given):
         if len(refused) < 2:
@@ -194,7 +195,7 @@ def test_a_process_that_cannot_be_started_is_started_for_the_next_who_asks(vocab
 
     processes.start()
     try:
-        monkeypatch.setattr(module, "_Process", start)
+        monkeypatch.setattr(module, "CompilerProcess", start)
         with pytest.raises(mw.errors.ProcessError, match="ended with 3"):
             processes.compile(*regex("exit"))
         assert not processes.pids

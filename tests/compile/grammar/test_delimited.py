@@ -18,8 +18,8 @@ from maskwright.compile.grammar.form import Choice, Grammar, Node, Repeat, Rule,
 from maskwright.compile.grammar.regions import with_lists
 from maskwright.compile.regex.lower import to_dfa
 from maskwright.runtime import numpy_ops
-from tests.compile.grammar.test_grammars import TERMINALS, terminal
 from tests.oracles.naive_grammar import accepts
+from tests.strategies.grammars import TERMINALS, terminal
 from tests.strategies.tokenizer_zoo import tekken
 
 LONGER = [
@@ -95,7 +95,7 @@ def walked(
 @pytest.mark.long
 @pytest.mark.parametrize("wide", [512, 3])  # own edges from which on a row is a mask, and calls beside
 def test_the_table_of_a_grammar_with_brackets_allows_what_its_reader_does(vocab, monkeypatch, wide):
-    monkeypatch.setattr(library, "_WIDE", wide)
+    monkeypatch.setattr(library, "WIDE", wide)
     with_calls = 0
     for seed in range(1000 * wide, 1000 * wide + 500):
         rng, grammar = random_grammar(seed)

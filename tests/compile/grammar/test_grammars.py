@@ -5,16 +5,15 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from functools import cache
 
 import pytest
 
 import maskwright as mw
 from maskwright.automata.budget import Budget
 from maskwright.compile.grammar.build import compile_form
-from maskwright.compile.grammar.form import Choice, Grammar, Node, Repeat, Rule, Sequence, Terminal, Text
-from maskwright.compile.regex.lower import to_dfa
+from maskwright.compile.grammar.form import Choice, Grammar, Rule, Sequence, Text
 from tests.oracles.naive_grammar import accepts
+from tests.strategies.grammars import a_node
 
 WORDS = [bytes(word) for n in range(6) for word in itertools.product(b"ab", repeat=n)]
 LONGER = [b"ab", b"ba", b"aab", b"bb", b"abab", b"a "]
@@ -32,27 +31,6 @@ def spelled(data: bytes) -> list[int]:
 def allowed_bytes(matcher: mw.Matcher) -> bytes:
     mask = matcher.mask()
     return bytes(byte for byte in range(256) if mask[1 + byte >> 5] >> (1 + byte & 31) & 1)
-
-
-TERMINALS = ("a+", "[ab]*", "a*b", "[ab]", "(ab)?", "b|aa", "a{2}")
-
-
-@cache
-def terminal(pattern: str) -> Terminal:
-    return Terminal("t", to_dfa(pattern))
-
-
-def a_node(rng: random.Random, deep: int, names: list[str]) -> Node:
-    kind = rng.random()
-    if deep == 0 or kind < 0.3:
-        leaves: list[Node] = [Text(b"a"), Text(b"b"), Text(b"ab"), Text(b""), terminal(rng.choice(TERMINALS))]
-        return rng.choice([*leaves, Rule(rng.choice(names)), Rule(rng.choice(names))])
-    if kind < 0.6:
-        return Sequence(tuple(a_node(rng, deep - 1, names) for _ in range(rng.randint(0, 3))))
-    if kind < 0.85:
-        return Choice(tuple(a_node(rng, deep - 1, names) for _ in range(rng.randint(1, 3))))
-    low = rng.randint(0, 2)
-    return Repeat(a_node(rng, deep - 1, names), low, rng.choice([None, low, low + 1, low + 2]))
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -16,9 +16,9 @@ from maskwright.compile.grammar.build import compile_form
 from maskwright.compile.grammar.form import Choice, Grammar, Node, Repeat, Special
 from maskwright.compile.grammar.form import Sequence as Row
 from maskwright.compile.tags.build import compile_structural_tag
-from tests.compile.grammar.test_grammars import a_node
 from tests.oracles.naive_grammar import accepts
 from tests.strategies import tokenizer_zoo as zoo
+from tests.strategies.grammars import a_node
 
 LONGER = [b"ab", b"ba", b"aab", b"abab"]
 X, Y, T = 257 + len(LONGER), 258 + len(LONGER), 259 + len(LONGER)

@@ -11,7 +11,6 @@ import random
 import re
 import time
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +35,13 @@ from tests.strategies.odd_schemas import (
     is_plain,
     orders,
     parsed,
-    some_tokens,
 )
 from tests.strategies.odd_schemas import schemas as odd_schemas
 from tests.strategies.odd_schemas import values as odd_values
 from tests.strategies.random_schemas import schemas, values
 from tests.strategies.tokenizer_zoo import tekken
+from tests.support.json_texts import PIECES, TIMES, TREE, vocabulary
 
-TIMES = int(os.environ.get("TEST_TIMES", "1"))  # how much more than usual is tried
 RANDOM = settings(deadline=None, suppress_health_check=list(HealthCheck))
 # a checkout of the official test suite, or the part of it that may be beside this one
 SUITE = Path(
@@ -57,11 +55,6 @@ VALIDATORS = {
     2020: jsonschema.Draft202012Validator,
 }
 BYTES = [b"", *(bytes([b]) for b in range(256))]
-
-
-@cache
-def vocabulary(count: int = 3000) -> mw.Vocabulary:
-    return mw.Vocabulary.from_bytes(some_tokens(count), eos=0)
 
 
 def writer(seed: int = 0, count: int = 3000) -> Writer:
@@ -87,78 +80,6 @@ LAYOUTS = (
     Layout(ascii=True),
     Layout(False, b" ,\n", b"\t: ", True),
 )
-TREE = {
-    "$ref": "#/$defs/node",
-    "$defs": {
-        "node": {
-            "type": "object",
-            "properties": {"value": {}, "kids": {"type": "array", "items": {"$ref": "#/$defs/node"}}},
-            "required": ["value"],
-            "additionalProperties": False,
-        }
-    },
-}
-PIECES = {
-    "any value": True,
-    "a free string": {"type": "string"},
-    "at most": {"type": "string", "maxLength": 3},
-    "at least": {"properties": {"a": {"type": "string", "minLength": 3}}},
-    "from to": {"type": "array", "items": {"type": "string", "minLength": 2, "maxLength": 4}},
-    "a pattern": {"type": "array", "items": {"pattern": "^(ab|é)+x?$", "type": "string"}},
-    "what may go on freely": {"type": "array", "items": {"pattern": "a|日", "type": "string"}},
-    "all but some": {"type": "array", "items": {"type": "string", "not": {"enum": ["a", "ab", 'b"']}}},
-    "no quotes": {"type": "array", "items": {"pattern": '^[^"]*$', "type": "string"}},
-    "formats": {
-        "properties": {"d": {"format": "date"}, "u": {"format": "uuid"}, "t": {"type": "string", "format": "time"}},
-        "required": ["d"],
-        "additionalProperties": False,
-    },
-    "an enumeration": {"enum": ["a", "ab", "b\n", 1, 1.5, None, True, {"a": 1}, ["x", []], "é"]},
-    "bounded numbers": {"type": "array", "items": {"type": "number", "minimum": -3, "maximum": 12.5}},
-    "multiples": {"type": "array", "items": {"type": "integer", "multipleOf": 7}, "maxItems": 3},
-    "a choice by label": {
-        "oneOf": [
-            {"properties": {"kind": {"const": "a"}, "x": {"type": "integer"}}, "required": ["kind"]},
-            {
-                "properties": {"kind": {"const": "ab"}, "x": {"type": "string"}, "z": {}},
-                "required": ["kind", "x"],
-                "additionalProperties": False,
-            },
-        ]
-    },
-    "labels of items": {
-        "anyOf": [
-            {"type": "array", "items": {"type": ["string", "integer"]}, "contains": {"const": "a"}},
-            {"type": "array", "items": {"type": "number"}},
-        ]
-    },
-    "a complement": {"type": "array", "items": {"not": {"items": {"type": "string"}}}},
-    "keys by patterns": {
-        "type": "object",
-        "patternProperties": {"^a": {"type": "integer"}, "b$": {"type": "number"}},
-        "properties": {"ab": {}, "x": {"type": "string"}},
-        "additionalProperties": {"type": "null"},
-    },
-    "keys that fit": {
-        "type": "object",
-        "propertyNames": {"pattern": "^[a-z]+$", "maxLength": 4},
-        "properties": {"id": {"type": "boolean"}},
-    },
-    "other keys": {"type": "object", "properties": {"name": {"type": "string"}, "na": {}, "id": {"type": "integer"}}},
-    "odd keys": {"type": "object", "properties": {key: {"type": "null"} for key in ("a\nb", "é", "a", 'a"', "")}},
-    "counted members": {
-        "type": "object",
-        "minProperties": 2,
-        "maxProperties": 3,
-        "properties": {"a": {"type": "integer"}, "b": {"type": "string"}},
-        "required": ["b"],
-    },
-    "recursion": TREE,
-    "nested arrays": {
-        "type": "array",
-        "items": {"type": "array", "items": {"type": "array", "items": {"type": ["integer", "boolean"]}}},
-    },
-}
 
 
 def compare(schema, vocab, layout, rng, steps):

@@ -234,7 +234,7 @@ def test_plain_texts_of_a_number_are_read_by_its_value(node, values):
         assert label in (-1, expected), text  # never another's
         formula = (node, rest)[expected]
         assert numbers.holds(formula, Decimal(text), meter())
-        if numbers._values(formula, meter()) is not None:
+        if numbers.listed_values(formula, meter()) is not None:
             shortest = format(Decimal(text), "f").removeprefix("-" if not Decimal(text) else "")
             shortest = shortest.rstrip("0").rstrip(".") if "." in shortest else shortest
             written = text == shortest or (text == f"{shortest}.0" and "." not in shortest and not integral(formula))
@@ -763,7 +763,7 @@ ROWS = {
 def test_every_known_format_has_rows():
     assert set(ROWS) == formats.KNOWN
     assert not formats.KNOWN & set(formats.UNSUPPORTED)
-    assert set(formats.INEXACT) == set(formats._SUPERSETS)
+    assert set(formats.INEXACT) == set(formats.SUPERSETS)
 
 
 @pytest.mark.parametrize("name", sorted(ROWS))
@@ -810,7 +810,7 @@ def test_what_is_no_mail_address_at_all_is_taken_by_the_negation():
 
 def test_labels_of_an_idn_email_are_in_nfc_and_short_enough_in_punycode():
     """The price of a character bounds its share of the Punycode form; the dearest labels come close to 59 octets."""
-    letters, marks, ordered = formats._idn_characters()
+    letters, marks, ordered = formats.idn_characters()
     dfa = formats.language("idn-email", meter())
     rng = random.Random(5)
     longest = 0
@@ -831,7 +831,7 @@ def test_labels_of_an_idn_email_are_in_nfc_and_short_enough_in_punycode():
 
 def test_domains_of_an_idn_email_are_valid_by_idna_2008():
     idna = pytest.importorskip("idna")
-    kinds = [*formats._idn_characters(), "a-Z."]
+    kinds = [*formats.idn_characters(), "a-Z."]
     dfa = formats.language("idn-email", meter())
     rng = random.Random(6)
     labels = set()

@@ -205,7 +205,7 @@ def test_counts_beyond_a_token_share_masks(pattern: str) -> None:
 def test_states_are_made_as_texts_reach_them(pattern: str) -> None:
     rules = PatternRules(pattern, VOCAB)
     rules.row(0)
-    assert len(rules._states) < 8
+    assert rules.num_states < 8
 
 
 def test_a_search_that_takes_long_holds_up_no_text_and_is_counted() -> None:

@@ -16,7 +16,7 @@ import maskwright as mw
 from maskwright.compile.schemas import schema_rules
 from maskwright.lazy.machine.lazy_machine import ByteMachine
 from maskwright.lazy.pushdown.lazy_pushdown import LazyPushdown
-from tests.compile.schemas.test_schema_shapes import (
+from tests.strategies.schema_shapes import (
     Shape,
     arrays_by_item,
     dependent_required,
@@ -165,7 +165,7 @@ def test_what_takes_long_to_prove_is_left_out_of_masks_and_counted(most: int, mo
         assert whole.advance(token)
     assert isinstance(exact, mw.LazyTable)
     assert exact.left_out == 0
-    monkeypatch.setattr(schema_rules, "_MOST_READING", most)
+    monkeypatch.setattr(schema_rules, "MOST_READING", most)
     table = mw.compile_json_schema(schema, VOCAB)
     assert isinstance(table, mw.LazyTable)
     matcher = mw.Matcher(table)

@@ -20,8 +20,9 @@ from maskwright.errors import ConstraintError, NoTableError, SchemaError
 from maskwright.lazy.lazy_table import LazyTable
 from maskwright.lazy.machine.lazy_machine import ByteMachine
 from maskwright.lazy.protocol import NO_BOUND
-from tests.compile.schemas.test_schema_shapes import kind_last, kinds_by_range, several_contains
+from maskwright.runtime.host.readers import reader_of
 from tests.strategies import random_schemas
+from tests.strategies.schema_shapes import kind_last, kinds_by_range, several_contains
 
 WORDS = [b'{"', b'": ', b'",', b"}}", b'"a"', b"xyz", "日".encode(), "é".encode()[:1] + b"", b"17.", b"[1", b"]}"]
 VOCABULARY = mw.Vocabulary.from_bytes([b"", *(bytes([byte]) for byte in range(256)), *WORDS], eos=0)
@@ -71,34 +72,36 @@ def allowed(matcher: mw.Matcher) -> list[int]:
 def check_ends(table: LazyTable, rng: random.Random, texts: int, steps: int = 40) -> int:
     """Check along random texts that what is said to end them does, in as many bytes; return how often."""
     machine: Any = table.machine
-    checked = 0
+    reader, checked = reader_of(table, False), 0
     for _ in range(texts):
-        matcher = mw.Matcher(table, VOCABULARY)
+        matcher, place = mw.Matcher(table, VOCABULARY), reader.start()
         for _ in range(steps):
-            nearest, ending = machine.nearest(*matcher._place), machine.text_to_end(*matcher._place)
+            nearest, ending = machine.nearest(*place), machine.text_to_end(*place)
             assert (nearest >= NO_BOUND) == (ending is None)
             if ending is not None:
                 assert len(ending) <= nearest, "places within a character are as far as the worst of what they lead to"
                 twin = matcher.copy()
-                assert twin.accept_tokens(ending), VOCABULARY.decode([*matcher._tokens, *ending])
+                assert twin.accept_tokens(ending), VOCABULARY.decode([*matcher.tokens, *ending])
                 assert twin.is_accepting
                 checked += 1
             tokens = [token for token in allowed(matcher) if token]
             if not tokens:
                 break
-            matcher.advance(rng.choice(tokens))
+            token = rng.choice(tokens)
+            matcher.advance(token)
+            place = reader.step(place, token)
     return checked
 
 
 def check_budget(schema: Any, table: LazyTable, rng: random.Random, texts: int) -> None:
     """Check that random texts within a tight budget of tokens are complete, fit, and never without a way on."""
-    nearest = table.machine.nearest(*mw.Matcher(table)._place)  # type: ignore[union-attr]
+    nearest = table.machine.nearest(*reader_of(table, False).start())  # type: ignore[union-attr]
     for _ in range(texts):
         room = nearest + rng.choice([0, 0, 1, 2, 5, 25])
         matcher = mw.Matcher(table, VOCABULARY, max_tokens=room)
         while not matcher.is_terminated:
             tokens = allowed(matcher)
-            assert tokens, VOCABULARY.decode(matcher._tokens)
+            assert tokens, VOCABULARY.decode(matcher.tokens)
             if rng.random() < 0.1 and matcher.num_tokens:
                 matcher.rollback(1)
                 continue
@@ -106,7 +109,7 @@ def check_budget(schema: Any, table: LazyTable, rng: random.Random, texts: int) 
             assert not any(matcher.advance(token) for token in refused)
             assert matcher.advance(rng.choice(tokens))
         assert matcher.num_tokens - 1 <= room
-        value = json.loads(VOCABULARY.decode([token for token in matcher._tokens if token]))
+        value = json.loads(VOCABULARY.decode([token for token in matcher.tokens if token]))
         jsonschema.Draft202012Validator(schema).validate(value)
     if nearest:
         with pytest.raises(ValueError, match=f"{nearest} tokens are known to be enough"):
@@ -130,7 +133,7 @@ def test_random_schemas_are_written_within_a_budget(schema: Any, options: dict[s
         table = by_derivatives(schema, **options)
     except ConstraintError:
         return
-    nearest = table.machine.nearest(*mw.Matcher(table)._place)  # type: ignore[union-attr]
+    nearest = table.machine.nearest(*reader_of(table, False).start())  # type: ignore[union-attr]
     assert nearest < NO_BOUND, "an end is found of every schema as small as these"
     check_ends(table, rng, 2, 15)
     check_budget(schema, table, rng, 3)
@@ -140,12 +143,12 @@ def test_sixty_four_things_that_an_array_must_contain_are_counted() -> None:
     schema, right, _ = several_contains(64)
     table = by_derivatives(schema, whitespace="compact")
     machine: Any = table.machine
-    assert machine.nearest(*mw.Matcher(table)._place) <= len(json.dumps(right, separators=(",", ":")))
+    assert machine.nearest(*reader_of(table, False).start()) <= len(json.dumps(right, separators=(",", ":")))
     assert check_ends(table, random.Random(1), 2)
 
 
 def test_an_end_that_is_not_found_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maskwright.compile.schemas.short_texts._MOST_FRAMES", 1)
+    monkeypatch.setattr("maskwright.compile.schemas.short_texts.MOST_FRAMES", 1)
     table = by_derivatives({"type": "object", "required": ["a"]})
     with pytest.raises(ConstraintError, match="leave max_tokens out"):
         mw.Matcher(table, VOCABULARY, max_tokens=100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ from maskwright.compile.shards import duckdb_engine, local_tasks
 from maskwright.compile.shards.plan import shard_expression, splitters_of
 from maskwright.compile.shards.shard_task import build_shard
 from maskwright.table import shards as files
+from maskwright.table.file import FileKind, read_arrays, write_arrays
 from maskwright.table.filter_bits import booleans_of
 from maskwright.table.shards import Manifest
 from tests.strategies.datasets import same_catalogues, skewed_ids, write_dataset
@@ -269,13 +271,16 @@ def test_damaged_shards_are_refused_by_name(tmp_path, dataset, in_process):
         mw.Catalogue.merge_shards(tmp_path / "out")
 
 
-def test_a_shard_of_another_version_is_refused_by_name(tmp_path, dataset, in_process, monkeypatch):
+def test_a_shard_of_another_version_is_refused_by_name(tmp_path, dataset, in_process):
     manifest = build(dataset, tmp_path / "out", shards=1)
-    monkeypatch.setattr(files, "_FILE", files._FILE._replace(version=2, several_ends=2))
+    path = tmp_path / "out" / manifest.shards[0].file
+    kind = FileKind("maskwright.shard", "shard", 1, 1, "")
+    header, arrays = read_arrays(path, kind, None)
+    write_arrays(path, kind, {**header, "version": 2}, arrays)
     with pytest.raises(
-        mw.errors.TableFileError, match="has format version 1, this maskwright reads 2: build the shards"
+        mw.errors.TableFileError, match="has format version 2, this maskwright reads 1: build the shards"
     ):
-        manifest.shard(0)
+        files.Shard.load(path, manifest.build)
 
 
 def test_damaged_manifests_are_refused_by_name(tmp_path, dataset, in_process):
@@ -297,9 +302,14 @@ def test_damaged_manifests_are_refused_by_name(tmp_path, dataset, in_process):
     refused(json.dumps({**told, "vocab_size": 131}), "was changed after it was written: run the same")
     del told["checksum"]
     swapped = {**told, "shards": told["shards"][::-1]}
-    refused(json.dumps({**swapped, "checksum": files._checksum(swapped)}), "begins before")
+    refused(sealed(swapped), "begins before")
     outside = {**told, "shards": [{**told["shards"][0], "file": "../x"}, told["shards"][1]]}
-    refused(json.dumps({**outside, "checksum": files._checksum(outside)}), "a file in another folder")
+    refused(sealed(outside), "a file in another folder")
+
+
+def sealed(told: dict[str, Any]) -> str:
+    """Return a manifest with a checksum that fits."""
+    return json.dumps({**told, "checksum": hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()})
 
 
 def test_a_shard_of_another_build_is_not_taken(tmp_path, dataset, in_process):

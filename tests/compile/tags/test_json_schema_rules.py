@@ -18,11 +18,10 @@ from maskwright.compile.json_schema.approximations import Approximations
 from maskwright.compile.json_schema.request import request
 from maskwright.compile.tags.build import compile_structural_tag
 from maskwright.compile.tags.values import value_of, with_rules
-from tests.compile.json_schema.test_json_schema import PIECES, TIMES, vocabulary
-from tests.lazy.test_lazy import LAYOUTS, LONG, RANDOM, tokens_of
 from tests.strategies.odd_schemas import schemas as odd_schemas
 from tests.strategies.random_schemas import schemas
 from tests.strategies.tokenizer_zoo import tekken
+from tests.support.json_texts import LAYOUTS, LONG, PIECES, RANDOM, TIMES, tokens_of, vocabulary
 
 WHOLE = {"recursion", "nested arrays", "a choice by label", "labels of items", "keys by patterns", "at most"}
 """Pieces whose tables are looked at as well."""
@@ -42,7 +41,7 @@ def same_along_walks(one: mw.TransitionTable, other: mw.TransitionTable, vocab: 
     rng = random.Random(seed)
     a, b = mw.Matcher(one), mw.Matcher(other)
     for _ in range(60):
-        text = b"".join(vocab.tokens[token] for token in a._tokens)
+        text = b"".join(vocab.tokens[token] for token in a.tokens)
         both = set(tokens_of(a.mask())), set(tokens_of(b.mask()))
         assert both[1] <= both[0], (text, [vocab.tokens[v] for v in both[1] - both[0]][:9])
         missing = [vocab.tokens[v] for v in both[0] - both[1]]

@@ -173,9 +173,9 @@ def naive_read(rules: ToyRules, place: Place | None, text: bytes) -> Place | Non
 def test_masks_and_tokens_are_those_of_a_naive_reader(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
     every = (1 << 64) - 1  # tokens of any groups are kept, or none are
-    monkeypatch.setattr(memory, "_LETTERS", rng.choice([every, every, 0]))
-    monkeypatch.setattr(memory, "_SOME_GROUPS", 1)
-    monkeypatch.setattr(memory, "_MANY_CLASSES", 1)
+    monkeypatch.setattr(memory, "LETTERS", rng.choice([every, every, 0]))
+    monkeypatch.setattr(memory, "SOME_GROUPS", 1)
+    monkeypatch.setattr(memory, "MANY_CLASSES", 1)
     frames = seed % 3 > 0
     rules = ToyRules(rng, rng.choice([1, 3, 12]), frames)
     words = {bytes(rng.choice(BYTES) for _ in range(rng.choice([2, 3, 5, 9]))) for _ in range(150)}
@@ -205,7 +205,7 @@ def test_masks_and_tokens_are_those_of_a_naive_reader(seed: int, monkeypatch: py
             place = reader.step(place, token)
             assert place is not None
             naive = after[token]  # type: ignore[assignment]
-            state, inner = divmod(place[0], machine._inner)
+            state, inner = divmod(place[0], machine.num_inner)
             assert (state, tuple(place[1].as_array().tolist())) == (naive[0], naive[2])
             assert bool(inner) == bool(naive[1])
 
@@ -233,7 +233,7 @@ def test_bounds_are_the_bytes_that_rules_say(seed: int) -> None:
     rules.end_of = {state: length for state, length in far.items() if length < 1 << 30}
     stack = Stack(Limits(1 << 31, 0, 0, -1, 0, {}), -1, None)
     for state in range(8):
-        place = state * machine._inner
+        place = state * machine.num_inner
         allowed = machine.mask(place, b"", -1)[0].copy()
         assert machine.nearest(place, stack) in ((far[state],) if far[state] < 1 << 30 else range(1 << 30, 1 << 31))
         after = {t: naive_read(rules, (state, 0, ()), tokens[t]) for t in range(1, len(tokens))}
@@ -272,9 +272,9 @@ def test_a_machine_ends_at_its_budget_and_can_be_read_on() -> None:
     machine = ByteMachine(rules, vocab, Budget(states=3).begin())
     before, _, _ = machine.mask(0, b"", -1)
     kept = before.copy()
-    machine.mask(machine._inner, b"", -1)
+    machine.mask(machine.num_inner, b"", -1)
     with pytest.raises(mw.errors.BudgetError) as caught:
-        [machine.mask(state * machine._inner, b"", -1) for state in range(50)]
+        [machine.mask(state * machine.num_inner, b"", -1) for state in range(50)]
     assert caught.value.limit == "states"
     assert machine.is_large
     assert np.array_equal(machine.mask(0, b"", -1)[0], kept)

@@ -34,6 +34,7 @@ from maskwright.table.groups import (
 )
 from maskwright.table.states import NestedState
 from tests.marks import marked
+from tests.support.nested_schemas import SMALL
 
 torch = pytest.importorskip("torch")
 
@@ -55,11 +56,6 @@ ENDS = {  # how soon it can end depends on what is in it
     "type": "array", "contains": {"$ref": "#/$defs/x"},
     "$defs": {"x": {"type": "object", "properties": {"a": {"type": "array", "contains": {"$ref": "#/$defs/x"}}}}},
 }  # fmt: skip
-SMALL = Capacity(
-    states=20_000, edges=80_000, bases=1500, base_targets=6000, masks=120, lists=1000, classes=12_000, exits=4000,
-    sites=800, site_entries=20_000, actions=2000, pushes=4000, row_width=400, class_width=512, exit_width=64,
-    site_width=160, symbols=1024, pops=16,
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import maskwright as mw
 from maskwright.runtime.decode import beam_search
 from tests.marks import marked
 from tests.oracles import naive
-from tests.runtime.device.test_operations import ALL, backend
+from tests.support.backends import ALL, backend
 
 
 def bigram(name: str, weights: np.ndarray, beams: int) -> Any:

@@ -10,7 +10,7 @@ import pytest
 import maskwright as mw
 from maskwright.runtime.decode import Continuation, beam_search, continue_from, sample_sequences, sample_unbiased
 from tests.oracles import naive
-from tests.runtime.device.test_operations import backend, out
+from tests.support.backends import backend, out
 
 SIDS = [(1, 2, 3), (1, 2, 5), (1, 4, 3), (7, 7, 7), (7, 2, 1), (9, 2, 1), (7, 2, 3)]
 RAGGED = [(1,), (1, 2), (1, 2, 3), (4, 1), (5, 6, 7, 8), (7, 1), (7, 1, 2), (1, 5, 5)]

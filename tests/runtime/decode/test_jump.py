@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,50 +18,9 @@ from maskwright.runtime.decode import count_forced, sample_jumping, take_forced
 from maskwright.runtime.decode.jump import rejoin
 from tests.oracles import readers
 from tests.oracles.readers import Toy
-from tests.runtime.decode.test_sampling import case, fits, seeded
-from tests.runtime.device.test_operations import backend, out
 from tests.strategies import tokenizer_zoo
-
-PROMPTS = [(0,), (3, 2, 0)]
-RECORD = r'\{"name": "(Ada|Alan|Bo)", "tags": \[("a"|"ab")?\], "kind": "(north|northern) pole"\}'
-
-
-@cache
-def words() -> mw.Vocabulary:
-    """All bytes and some words, written by the longest match."""
-    more = [
-        b"Ada",
-        b"Al",
-        b'{"',
-        b"name",
-        b'": "',
-        b'", "',
-        b'": [',
-        b"tags",
-        b"kind",
-        b"nor",
-        b"north",
-        b"th",
-        b" pole",
-    ]
-    return mw.Vocabulary.from_bytes([b"", *more, b'"}', *(bytes([b]) for b in range(256))], eos=0)
-
-
-@cache
-def subject(kind: str) -> tuple[mw.TransitionTable, Any, int]:
-    """A table, its vocabulary where text is forced by it, and a greatest length."""
-    if kind == "record":
-        return mw.compile_regex(RECORD, words()), words(), 60
-    if kind == "tree":
-        schema = {
-            "type": "object",
-            "properties": {"on": {"type": "boolean"}, "sub": {"$ref": "#"}},
-            "required": ["on"],
-            "additionalProperties": False,
-        }
-        return mw.compile_json_schema(schema, words(), depth=2, whitespace=(", ", ": ")), words(), 80
-    c = case(kind)
-    return c.table, None, c.max_length
+from tests.support.backends import backend, out
+from tests.support.draws import PROMPTS, case, fits, rows_of, seeded, subject, words
 
 
 def run(kind: str, name: str, draws: int, seed: int = 0, **options: Any) -> Any:
@@ -72,13 +30,6 @@ def run(kind: str, name: str, draws: int, seed: int = 0, **options: Any) -> Any:
     prompts = [PROMPTS[i % 2] for i in range(draws)]
     options = {"max_tokens": most, "vocabulary": vocabulary, **options}
     return model, sample_jumping(model, table, seeded(name, seed), ops=ops, prompts=prompts, **options)
-
-
-def rows_of(found: Any) -> list[tuple[int, ...] | None]:
-    """Return the tokens of each row, None of those that are not valid."""
-    columns = (out(found.tokens), out(found.lengths), out(found.valid))
-    assert all((tokens[n:] == -1).all() for tokens, n, _ in zip(*columns, strict=True))
-    return [tuple(tokens[:n].tolist()) if ok else None for tokens, n, ok in zip(*columns, strict=True)]
 
 
 FILTERS: list[dict[str, Any]] = [
@@ -431,4 +382,4 @@ def test_a_token_is_written_anew_only_as_far_as_nothing_can_change_it_again(patt
     assert matcher.advance(number[drawn])
     found = rejoin(matcher, vocab)
     assert found == (None if expected is None else [number[part] for part in expected])
-    assert matcher._tokens == [number[part] for part in expected or [drawn]]
+    assert list(matcher.tokens) == [number[part] for part in expected or [drawn]]

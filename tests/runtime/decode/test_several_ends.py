@@ -11,9 +11,8 @@ import pytest
 import maskwright as mw
 from maskwright.runtime.decode import sample_jumping, speculative_sample
 from tests.oracles.readers import Mixed, Toy
-from tests.runtime.decode.test_jump import rows_of
-from tests.runtime.decode.test_sampling import seeded
-from tests.runtime.device.test_operations import backend
+from tests.support.backends import backend
+from tests.support.draws import rows_of, seeded
 
 ENDS = [0, 1, 2]
 ROWS = [[5], [5, 6], [5, 6, 4], [7, 3, 3], [7, 4]]

@@ -18,9 +18,8 @@ from maskwright.runtime.decode import sample_jumping, speculative, speculative_s
 from tests.marks import marked
 from tests.oracles import readers
 from tests.oracles.readers import Mixed, Toy
-from tests.runtime.decode.test_jump import PROMPTS, rows_of, subject
-from tests.runtime.decode.test_sampling import case, fits, seeded
-from tests.runtime.device.test_operations import backend, out
+from tests.support.backends import backend, out
+from tests.support.draws import PROMPTS, case, fits, rows_of, seeded, subject
 
 DRAFTS = {"equal": (1.0, 0.0), "good": (0.8, 0.5), "bad": (-1.0, 0.3)}  # times the target, and noise
 TREE = (3, 2, 1)
@@ -234,14 +233,14 @@ def test_each_wrong_rule_is_found_out(kind, mutant, monkeypatch):
 @pytest.mark.long
 def test_children_drawn_without_replacement_but_tried_as_if_with_it_are_found_out(monkeypatch):
     """q must be normalised anew after each child: here the second is weighed by its first probability."""
-    real = speculative._verify
+    real = speculative.verify
 
     def verify(run: Any, layout: Any, drafted: Any, logits: Any) -> Any:
         with monkeypatch.context() as patch:
             patch.setattr(speculative, "without", lambda ops, x, token: x)
             return real(run, layout, drafted, logits)
 
-    monkeypatch.setattr(speculative, "_verify", verify)
+    monkeypatch.setattr(speculative, "verify", verify)
     target, _, found = run("sids", "bad", (3, 3), draws=8000)
     with pytest.raises(AssertionError, match="statistic"):
         check(target, "sids", found)

@@ -12,7 +12,7 @@ from maskwright.runtime.decode import beam_search, sample_sequences
 from maskwright.table.live_sids import LiveSids
 from tests.marks import marked
 from tests.oracles import naive
-from tests.runtime.device.test_operations import ALL, backend, out
+from tests.support.backends import ALL, backend, out
 
 ROWS = [(1, 2, 3), (1, 2, 5), (1, 4, 3), (7, 7, 7), (7, 2, 1), (9, 2, 1)]
 RAGGED = [(1,), (1, 2), (1, 2, 3), (4, 1), (5, 6, 7, 8)]

@@ -9,7 +9,7 @@ import pytest
 
 import maskwright as mw
 from maskwright.table.live_sids import LiveSids
-from tests.runtime.device.test_shards import EIGHT_DEVICES, errors_of, run
+from tests.support.eight_devices import EIGHT_DEVICES, errors_of, run
 
 SETS = """
 import itertools, json, re, sys

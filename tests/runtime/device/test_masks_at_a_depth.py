@@ -8,8 +8,7 @@ import pytest
 import maskwright as mw
 from maskwright.runtime import numpy_ops
 from maskwright.table.live_sids import LiveSids
-
-from .test_operations import ALL, backend, out
+from tests.support.backends import ALL, backend, out
 
 SHAPES = {"wide and dense": (64, 64, 64), "short, and one that does not branch": (5, 3, 1, 4), "sparse": (900, 2, 3)}
 

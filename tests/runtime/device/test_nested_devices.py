@@ -28,41 +28,12 @@ from maskwright.runtime.numpy_moves import configurations_of
 from maskwright.table.states import NestedState
 from tests.marks import marked
 from tests.oracles import naive
-from tests.runtime.device.test_nested_operations import ROOMY, bits_of, bound, random_model, some_places, state_of
+from tests.oracles.nested_model import ROOMY, bound, random_model, sets_of, some_places, state_of
+from tests.support.backends import out
+from tests.support.nested_schemas import EOS, GOOD, LISTS, TREE, compiled, vocabulary
 
 some = settings(deadline=None, max_examples=15, suppress_health_check=list(HealthCheck))
 seeds = st.integers(0, 2**32 - 1)
-
-EOS = 0
-WORDS = [
-    '{"', '":', "}}", "}]", "[[", "]]", "],", '[{"', '"a"', '"a":', '"b"', "true", "null", "{}", "[]", "}}}", "]}",
-    "}],", "],[", '{"a":', "[],[", "[[]", ', "', '": [', "{}}",
-]  # fmt: skip
-TREE = {
-    "type": "object",
-    "properties": {"a": {"$ref": "#"}, "b": {"type": "array", "items": {"$ref": "#"}}, "s": {"type": "string"}},
-    "additionalProperties": False,
-}
-LISTS = {"type": "array", "items": {"$ref": "#"}, "maxItems": 2}
-FLAT = {"enum": ["one", "two", 3]}
-GOOD = {  # how soon a text can end depends on what is in it, and good items take room that others do not
-    "$defs": {"good": {"type": "array", "contains": {"anyOf": [{"const": 1}, {"$ref": "#/$defs/good"}]}}},
-    "type": "array",
-    "items": {"type": "array", "contains": {"type": "array", "contains": {"$ref": "#/$defs/good"}}},
-    "contains": {"minItems": 2},
-}
-
-
-@functools.cache
-def vocabulary() -> mw.Vocabulary:
-    words = [word.encode() for word in WORDS]
-    return mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), *words], eos=EOS)
-
-
-@functools.cache
-def compiled(name: str, depth: int = 3) -> mw.TransitionTable:
-    schema = {"tree": TREE, "lists": LISTS, "flat": FLAT, "good": GOOD}[name]
-    return mw.compile_json_schema(schema, vocabulary(), depth=depth, whitespace="compact").to_table()
 
 
 def read(tokens: Any) -> Any:
@@ -72,10 +43,6 @@ def read(tokens: Any) -> Any:
 def nesting(text: bytes) -> int:
     """How many lists and objects of a text without brackets in strings are open at most."""
     return max(itertools.accumulate((b in b"[{") - (b in b"]}") for b in text))
-
-
-def out(x: Any) -> np.ndarray:
-    return np.asarray(x)
 
 
 def same(got: Any, wanted: Any) -> None:
@@ -111,7 +78,7 @@ def torch_way(request, monkeypatch) -> SimpleNamespace:
     from maskwright.runtime.device.torch import compat
 
     if request.param == "threads":
-        monkeypatch.setattr(host_team, "_PARALLEL", 0)
+        monkeypatch.setattr(host_team, "PARALLEL", 0)
         monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     elif request.param != "kernels":
         monkeypatch.setattr(compat, "is_plain", lambda *x: False)
@@ -134,7 +101,7 @@ def with_rooms(test: Any) -> Any:
 def some_tokens(rng: np.random.Generator, table: mw.TransitionTable, state: Any) -> np.ndarray:
     """Tokens that are mostly allowed."""
     tokens = rng.integers(-1, table.vocab_size + 1, len(state.node))
-    for i, legal in enumerate(bits_of(numpy_ops.bitmask(table, state), table.vocab_size)):
+    for i, legal in enumerate(sets_of(numpy_ops.bitmask(table, state), table.vocab_size)):
         if legal and rng.random() < 0.9:
             tokens[i] = rng.choice(sorted(legal))
     return tokens
@@ -189,11 +156,11 @@ def test_threads_mask_rows_wherever_they_lie(kind, many, monkeypatch):
     from maskwright.runtime import torch_ops as ops
 
     if not many:
-        monkeypatch.setattr(host_team, "_PARALLEL", 0)
+        monkeypatch.setattr(host_team, "PARALLEL", 0)
     table = compiled("tree")
     dev = ops.put(table, budgets=True)
     rng = np.random.default_rng(1)
-    rows = 9 if not many else 1 + host_team._PARALLEL // table.vocab_size
+    rows = 9 if not many else 1 + host_team.PARALLEL // table.vocab_size
     expected = numpy_ops.start(table, rows)
     for _ in range(5):
         expected = numpy_ops.advance(table, expected, some_tokens(rng, table, expected))
@@ -208,7 +175,7 @@ def test_threads_mask_rows_wherever_they_lie(kind, many, monkeypatch):
         for left in (None, torch.arange(rows) % 9):
             buffer = torch.randn(rows, table.vocab_size + 40).to(getattr(torch, kind))
             wanted = buffer.clone()
-            legal = bits_of(numpy_ops.bitmask(table, expected, None if left is None else out(left)), table.vocab_size)
+            legal = sets_of(numpy_ops.bitmask(table, expected, None if left is None else out(left)), table.vocab_size)
             for i, tokens in enumerate(legal):
                 kept = wanted[i, [3 + token for token in sorted(tokens)]].clone()
                 wanted[i, 3:-5] = -torch.inf
@@ -255,7 +222,7 @@ def test_threads_follow_tokens_of_rows_wherever_they_lie(rows, monkeypatch):
         if step % 5 == 4:
             expected = numpy_ops.start(table, rows)
             state = NestedState(*(torch.tensor(part) for part in expected))
-    assert len(teams) == (40 if team is not None and rows >= host_follow._FEW_ROWS else 0)
+    assert len(teams) == (40 if team is not None and rows >= host_follow.FEW_ROWS else 0)
     stray = state._replace(node=torch.where(torch.arange(rows) == rows - 1, table.num_states + 9, state.node))
     with pytest.raises(ValueError, match="state"):
         ops.advance(dev, stray, torch.ones(rows, dtype=torch.long))
@@ -269,7 +236,7 @@ def test_processors_with_and_without_stores_by_masks_write_the_same(kind):
     words[rng.random(words.shape) < 0.3] = 2**32 - 1
     words[:4, :32], words[4:8, :32] = 0, 2**32 - 1  # whole blocks too
     allowed = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little").astype(bool)
-    for apply in (host_logits._apply_blocks, host_logits._apply_parts):
+    for apply in (host_logits.apply_blocks, host_logits.apply_parts):
         rows = rng.integers(0, 9, (40, 2303)).astype(kind)[:, 3:2243]
         wanted = np.where(allowed, rows, kind(-7))
         for mask, row, expected in zip(words, rows, wanted, strict=True):
@@ -347,10 +314,10 @@ def test_torch_writes_what_a_schema_allows_and_no_deeper_than_the_limit(torch_wa
         mask = words_of(ops.bitmask(dev, state, into(left)))
         same(mask, numpy_ops.bitmask(table, expected, left))
         tokens = np.full(rows, EOS)
-        for i, legal in enumerate(bits_of(mask, table.vocab_size)):
+        for i, legal in enumerate(sets_of(mask, table.vocab_size)):
             if ended[i]:
                 continue
-            assert legal == bits_of(matchers[i].mask(), table.vocab_size)[0]
+            assert legal == sets_of(matchers[i].mask(), table.vocab_size)[0]
             opening = [
                 t for t in legal if vocabulary().tokens[t][-1:] in (b"[", b"{") or b'"' in vocabulary().tokens[t]
             ]
@@ -856,7 +823,7 @@ def test_a_processor_finds_the_stacks_of_rows_that_change_places_and_go_back():
             matcher = mw.Matcher(table, max_tokens=(40, None)[i // each])
             legal = {EOS}
             if all(matcher.advance(token) for token in row[2:]):
-                legal = bits_of(matcher.mask(), table.vocab_size)[0]
+                legal = sets_of(matcher.mask(), table.vocab_size)[0]
                 highest = max(highest, len(matcher.stack))
             assert set(torch.isfinite(masked[i]).nonzero().view(-1).tolist()) == legal
         length = len(rows[0])

@@ -22,8 +22,8 @@ from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode import beam_search, sample_jumping, sample_sequences, sample_unbiased, speculative_sample
 from maskwright.runtime.device import on_demand
 from maskwright.runtime.device.device_table import State
-from tests.compile.grammar.test_grammars import a_node
-from tests.runtime.device.test_operations import ALL, FAST, backend, out
+from tests.strategies.grammars import a_node
+from tests.support.backends import ALL, FAST, backend, out
 
 TOKENS = [b"", b"a", b"b", b"ab", b"ba", b"aab", b"bb", b"abab"]
 SMALL = mw.Vocabulary.from_bytes(TOKENS, eos=0)

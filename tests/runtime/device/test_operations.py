@@ -6,8 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,42 +20,9 @@ from maskwright.runtime import numpy_ops
 from maskwright.runtime.device.device_table import State
 from tests.marks import marked
 from tests.oracles import naive
+from tests.strategies.tables import every_node
+from tests.support.backends import ALL, FAST, backend, compiled, out
 
-
-class Backend(NamedTuple):
-    """An operations module, and how to get arrays into it and out of it."""
-
-    ops: ModuleType
-    into: Any
-
-    def state(self, nodes: np.ndarray) -> State:
-        return State(self.into(nodes))
-
-
-def backend(name: str) -> Backend:
-    if name == "numpy":
-        return Backend(numpy_ops, np.asarray)
-    if name == "torch":
-        torch = pytest.importorskip("torch")
-        from maskwright.runtime import torch_ops
-
-        return Backend(torch_ops, torch.tensor)
-    pytest.importorskip("jax")
-    import jax.numpy as jnp
-
-    from maskwright.runtime import jax_ops
-
-    return Backend(jax_ops, lambda x: jnp.asarray(x, jnp.int32 if np.asarray(x).dtype.kind == "i" else None))
-
-
-def out(array: Any) -> np.ndarray:
-    if "bfloat16" in str(array.dtype):  # numpy has no such type
-        array = array.float() if hasattr(array, "float") else array.astype("float32")
-    return np.asarray(array)
-
-
-ALL = ["numpy", "torch", "jax"]
-FAST = ["torch", "jax"]
 few = settings(deadline=None, max_examples=5, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -73,11 +39,6 @@ def tables(draw: Any) -> tuple[mw.TransitionTable, set[naive.Tokens], int | None
         rows, vocab = draw(naive.ragged_sets(eos=eos))
         table = mw.compile_sequences([list(row) for row in rows], vocab_size=vocab, eos=eos)
     return table, set(rows), eos
-
-
-def every_node(table: mw.TransitionTable) -> np.ndarray:
-    """All states of a table, the dead one and that after EOS among them."""
-    return np.arange(table.num_states)
 
 
 def logits_for(nodes: np.ndarray, vocab: int, seed: int = 0, special: bool = False) -> np.ndarray:
@@ -145,10 +106,15 @@ def agree(name: str, table: mw.TransitionTable, special: bool) -> None:
     nodes = every_node(table)
     state, expected = State(into(nodes)), State(nodes)
     logits = logits_for(nodes, table.vocab_size, 1, special)
-    np.testing.assert_array_equal(
-        out(ops.mask_logits(dev, into(logits), state)), numpy_ops.mask_logits(table, logits, expected)
-    )
-    np.testing.assert_array_equal(out(ops.accepting(dev, state)), numpy_ops.accepting(table, expected))
+    masked, accepting, mass = compiled(
+        name,
+        lambda logits, state: (
+            ops.mask_logits(dev, logits, state), ops.accepting(dev, state), ops.log_mass(dev, logits, state)
+        ),
+    )(into(logits), state)  # fmt: skip
+    np.testing.assert_array_equal(out(masked), numpy_ops.mask_logits(table, logits, expected))
+    np.testing.assert_array_equal(out(accepting), numpy_ops.accepting(table, expected))
+    advance = compiled(name, lambda state, tokens: ops.advance(dev, state, tokens).node)
     for token in {
         0,
         1,
@@ -160,15 +126,10 @@ def agree(name: str, table: mw.TransitionTable, special: bool) -> None:
     }:
         tokens = np.full(nodes.size, token)
         np.testing.assert_array_equal(
-            out(ops.advance(dev, state, into(tokens)).node), numpy_ops.advance(table, expected, tokens).node
+            out(advance(state, into(tokens))), numpy_ops.advance(table, expected, tokens).node
         )
     if not special:
-        np.testing.assert_allclose(
-            out(ops.log_mass(dev, into(logits), state)),
-            numpy_ops.log_mass(table, logits, expected),
-            rtol=1e-4,
-            atol=1e-5,
-        )
+        np.testing.assert_allclose(out(mass), numpy_ops.log_mass(table, logits, expected), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.long
@@ -181,7 +142,8 @@ def test_candidates_agree_with_numpy(name, case, special, width):
     dev = ops.put(table)
     nodes = every_node(table)
     logits = logits_for(nodes, table.vocab_size, 2, special)
-    best = ops.candidates(dev, into(logits), State(into(nodes)), width)
+    candidates = compiled(name, lambda logits, state: ops.candidates(dev, logits, state, width))
+    best = candidates(into(logits), State(into(nodes)))
     expected = numpy_ops.candidates(table, logits, State(nodes), width)
     np.testing.assert_allclose(out(best.scores), expected.scores, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(out(best.tokens), expected.tokens)
@@ -226,12 +188,13 @@ def test_candidates_and_select_at_each_level_agree_with_numpy(name, case, width,
 def test_nothing_leaks_between_sequences(name):
     ops, into = backend(name)
     dev = ops.put(mw.compile_sids([[1, 2], [3, 4]], 6))
-    state = ops.advance(dev, ops.start(dev, 2), into(np.array([1, 3])))
-    masked = out(ops.mask_logits(dev, into(np.ones((2, 6), np.float32)), state))
-    assert [np.flatnonzero(row > -np.inf).tolist() for row in masked] == [[2], [4]]
-    crossed = ops.advance(dev, state, into(np.array([4, 2])))
+    advance = compiled(name, lambda state, tokens: ops.advance(dev, state, tokens))
+    mask = compiled(name, lambda state: ops.mask_logits(dev, into(np.ones((2, 6), np.float32)), state))
+    state = advance(ops.start(dev, 2), into(np.array([1, 3])))
+    assert [np.flatnonzero(row > -np.inf).tolist() for row in out(mask(state))] == [[2], [4]]
+    crossed = advance(state, into(np.array([4, 2])))
     assert out(ops.accepting(dev, crossed)).tolist() == [False, False]
-    assert (out(ops.mask_logits(dev, into(np.ones((2, 6), np.float32)), crossed)) == -np.inf).all()
+    assert (out(mask(crossed)) == -np.inf).all()
 
 
 @pytest.mark.parametrize("name", marked(FAST, slow=["jax"]))
@@ -281,7 +244,8 @@ def test_contains_agrees_with_the_table(name):
     rows = rng.integers(0, 12, (300, 3))
     table = mw.compile_sids(rows, 12)
     asked = np.concatenate([rows[:50], rng.integers(0, 12, (300, 3))])
-    assert (out(ops.contains(ops.put(table), into(asked))) == table.contains(asked)).all()
+    dev = ops.put(table)
+    assert (out(compiled(name, lambda rows: ops.contains(dev, rows))(into(asked))) == table.contains(asked)).all()
     assert table.contains(asked).tolist() == [tuple(a) in set(map(tuple, rows.tolist())) for a in asked.tolist()]
 
 
@@ -584,7 +548,8 @@ def test_a_hundred_and_fifty_tables_agree_with_numpy(name, case, special, width)
     np.testing.assert_array_equal(
         out(ops.mask_logits(dev, into(logits), State(into(nodes)))), numpy_ops.mask_logits(table, logits, State(nodes))
     )
-    best = ops.candidates(dev, into(logits), State(into(nodes)), width)
+    candidates = compiled(name, lambda logits, state: ops.candidates(dev, logits, state, width))
+    best = candidates(into(logits), State(into(nodes)))
     expected = numpy_ops.candidates(table, logits, State(nodes), width)
     np.testing.assert_array_equal(out(best.tokens), expected.tokens)
     np.testing.assert_array_equal(out(best.states.node), expected.states.node)
@@ -618,7 +583,7 @@ def test_the_threads_of_torch_write_what_one_thread_would(kind, threads):
         host_logits.apply(words, bits, lowest, threads, lambda *given: calls.append(team(*given)))
         assert torch.equal(own.view(same), expected.view(same))
     assert len(calls) == (3 if threads > 1 else 0)
-    assert rows.numel() > host_team._PARALLEL
+    assert rows.numel() > host_team.PARALLEL
 
 
 def test_masks_of_two_threads_of_python_do_not_meet():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import maskwright as mw
-from tests.runtime.arena.test_arena import SMALL
+from tests.support.nested_schemas import SMALL
 
 torch = pytest.importorskip("torch")
 

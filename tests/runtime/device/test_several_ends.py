@@ -12,10 +12,9 @@ from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode.beam import beam_search
 from maskwright.runtime.decode.sampling import sample, sample_sequences
 from tests.oracles import naive
-from tests.runtime.device.test_graph_operations import bits_of
-from tests.runtime.device.test_operations import backend, out
 from tests.strategies import end_tokens
 from tests.strategies.end_tokens import Pair
+from tests.support.backends import backend, bits_of, out
 
 ROWS = 6
 
@@ -185,7 +184,7 @@ def test_each_end_is_drawn_as_often_as_the_model_says(kind, library):
     matcher = mw.Matcher(pair.one, max_tokens=pair.one.min_length + 2)
     while not matcher.is_accepting:
         matcher.advance(int(np.flatnonzero(bits_of(matcher.mask()[None], size)[0])[0]))
-    prefix = np.array(matcher._tokens, np.int64)
+    prefix = np.array(matcher.tokens, np.int64)
     dev = ops.put(pair.several)
     state = ops.start(dev, n)
     for token in prefix:

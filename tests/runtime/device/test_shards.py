@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,13 +12,10 @@ import pytest
 import maskwright as mw
 from maskwright.runtime import decode
 from maskwright.table.sharded_matrix import ShardedMatrix
-from tests.table.test_sharded_files import write_files
+from tests.strategies.datasets import write_files
+from tests.support.eight_devices import EIGHT_DEVICES, errors_of, run
 
 ROOT = Path(__file__).parents[3]
-EIGHT_DEVICES = {
-    "JAX_PLATFORMS": "cpu",
-    "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8",
-}
 
 SETS = """
 import json, os, sys
@@ -29,8 +23,7 @@ import numpy as np
 import maskwright as mw
 from pathlib import Path
 from maskwright.runtime.decode import beam_search
-from maskwright.table.sharded_matrix import ShardedMatrix
-from tests.table.test_sharded_files import write_files
+from tests.strategies.datasets import write_files
 
 def keeps_of(sids):  # some items, those of one sequence, and none
     rng = np.random.default_rng(4)
@@ -230,19 +223,6 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
 dist.destroy_process_group()
 """
 )
-
-
-def run(code: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    kept = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]), **environment}
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.Popen(command, env=kept, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def errors_of(process: subprocess.Popen[str]) -> str:
-    """Return what a program that failed wrote of it, once it ended; "" if it did not fail."""
-    with process:
-        errors = process.communicate(timeout=300)[1]
-    return errors if process.returncode else ""
 
 
 @pytest.mark.long

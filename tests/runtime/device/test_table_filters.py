@@ -15,7 +15,7 @@ from maskwright.runtime.arena.arena import check_held
 from maskwright.runtime.decode import beam_search, sample, sample_sequences, sample_unbiased
 from maskwright.runtime.device.device_table import FilteredTableState
 from tests.marks import marked
-from tests.runtime.device.test_operations import ALL, backend, out
+from tests.support.backends import ALL, backend, out
 
 Tokens = tuple[int, ...]
 

@@ -11,7 +11,7 @@ import maskwright as mw
 from maskwright.runtime import numpy_ops
 from maskwright.table.sid_filter import SidFilter
 from tests.marks import marked
-from tests.runtime.device.test_operations import ALL, FAST, backend, out
+from tests.support.backends import ALL, FAST, backend, compiled, out
 
 BYTES = mw.Vocabulary.from_bytes([bytes([b]) for b in range(97, 123)] + [b"", b"ab", b"{", b"}", b'"', b":"], eos=26)
 
@@ -116,10 +116,18 @@ def few_values(rows: int, vocab: int, seed: int) -> np.ndarray:
 BATCH, BEAMS, STEPS = 2, 5, 3
 
 
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.long)], ids=["plain", "compiled"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", marked(FAST, long=["jax"]))
-def test_beams_of_equal_scores_are_those_of_numpy(name, kind, compiled):
+PLAIN = [(name, kind, "plain") for name in FAST for kind in KINDS]
+AS_A_WHOLE = [(name, kind, "compiled") for name in FAST for kind in KINDS]
+
+
+@pytest.mark.parametrize(  # in JAX each operation alone takes long to compile, and says nothing more of most kinds
+    ("name", "kind", "way"),
+    [
+        *marked(PLAIN, slow=[("jax", kind, "plain") for kind in KINDS if kind not in ("trie", "filtered lengths")]),
+        *marked(AS_A_WHOLE, long=AS_A_WHOLE),
+    ],
+)
+def test_beams_of_equal_scores_are_those_of_numpy(name, kind, way):
     ops, into = backend(name)
     made = KINDS[kind]()
     host, dev = placed(numpy_ops, made), placed(ops, made)
@@ -129,11 +137,9 @@ def test_beams_of_equal_scores_are_those_of_numpy(name, kind, compiled):
         return ops.select(dev, logits, state, scores, BEAMS, level)
 
     select = step
-    if compiled and name == "jax":
-        import jax
-
-        select = jax.jit(step, static_argnums=3)
-    elif compiled:
+    if way == "compiled" and name == "jax":
+        select = compiled(name, step, 3)
+    elif way == "compiled":
         import torch
 
         torch._dynamo.reset()  # another kind is other code
@@ -164,18 +170,21 @@ def test_candidates_of_equal_scores_are_the_lowest_tokens(name, kind):
     made = KINDS[kind]()
     dev = placed(ops, made)
     vocab = dev.vocab_size
+    candidates = compiled(name, lambda logits, state, level: ops.candidates(dev, logits, state, BEAMS, level), 2)
+    mask = compiled(name, lambda logits, state: ops.mask_logits(dev, logits, state))
+    advance = compiled(name, lambda state, tokens: ops.advance(dev, state, tokens))
     state = ops.start(dev, 1)
     for depth in range(3):
         logits = few_values(1, vocab, depth)
-        allowed = np.flatnonzero(out(ops.mask_logits(dev, into(logits), state))[0] > -np.inf)
+        allowed = np.flatnonzero(out(mask(into(logits), state))[0] > -np.inf)
         order = sorted(allowed, key=lambda token: (-logits[0, token], token))[:BEAMS]
         for level in (None, depth):
-            best = ops.candidates(dev, into(logits), state, BEAMS, level)
+            best = candidates(into(logits), state, level)
             assert out(best.tokens)[0, : len(order)].tolist() == order, (depth, level)
         letters = [token for token in allowed if token != getattr(dev, "eos", None)]
         if not letters:
             break
-        state = ops.advance(dev, state, into(np.array([letters[0]])))
+        state = advance(state, into(np.array([letters[0]])))
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -15,7 +15,7 @@ import maskwright as mw
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.device.device_table import DeviceTable, State, arrays_of, device_table, statics_of
 from tests.marks import marked
-from tests.runtime.device.test_nested_operations import random_model, some_places, state_of
+from tests.oracles.nested_model import random_model, some_places, state_of
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy

@@ -31,11 +31,12 @@ from maskwright.runtime import numpy_ops
 from maskwright.runtime.device import device_table
 from maskwright.runtime.device.device_table import State
 from maskwright.table.transition_table import Level
-from tests.runtime.arena.test_arena import SMALL
-from tests.runtime.device import test_graph_operations as graphs
-from tests.runtime.device import test_nested_devices as nested_devices
-from tests.runtime.device import test_nested_operations as nested
+from tests.oracles import nested_model as nested
 from tests.runtime.device.interpreted import run_interpreted
+from tests.strategies import random_graphs as graphs
+from tests.support import nested_schemas
+from tests.support.backends import bits_of
+from tests.support.nested_schemas import SMALL
 
 ARCHITECTURES = (90, *(pytest.param(each, marks=pytest.mark.slow) for each in (80, 100)))  # H100; A100, B200
 FLOATS = ("fp32", "fp16", "bf16")
@@ -324,7 +325,7 @@ def check_rows(table: Any, state: Any, rng: np.random.Generator) -> None:
     wanted = numpy_ops.bitmask(table, state._replace(node=np.where(stray, dev.num_states - 1, state.node)))
     np.testing.assert_array_equal(got.numpy().view(np.uint32), wanted)
     tokens = rng.integers(-1, table.vocab_size + 1, rows)
-    for i, mask in enumerate(graphs.bits_of(numpy_ops.bitmask(table, state), table.vocab_size)):
+    for i, mask in enumerate(bits_of(numpy_ops.bitmask(table, state), table.vocab_size)):
         if mask.any() and rng.random() < 0.85:
             tokens[i] = rng.choice(np.flatnonzero(mask))
     with counted("text_step") as launches:
@@ -354,7 +355,7 @@ def check_graphs() -> None:
     rng = np.random.default_rng(0)
     tables = [graphs.random_table(seed) for seed in range(8)]
     wide = mw.compile_sids(rng.integers(0, 70_000, (60, 3)), 70_000)  # tokens of four bytes
-    for table in (*tables, graphs.bound.__wrapped__(), wide):
+    for table in (*tables, graphs.bound_pattern(), wide):
         check_rows(table, State(graphs.some_nodes(table, 6)), rng)
     assert {table.is_trie for table in tables} == {False, True}
 
@@ -380,8 +381,8 @@ def check_arena() -> None:
     from maskwright.runtime import torch_ops
 
     rng = np.random.default_rng(0)
-    made = [nested_devices.compiled(name) for name in ("good", "lists", "flat")]
-    arena = mw.Arena(nested_devices.vocabulary(), SMALL, budgets=True)
+    made = [nested_schemas.compiled(name) for name in ("good", "lists", "flat")]
+    arena = mw.Arena(nested_schemas.vocabulary(), SMALL, budgets=True)
     handles = [arena.add(table) for table in made for _ in range(2)]
     dev = dataclasses.replace(torch_ops.at(torch_ops.put(arena, budgets=True), handles), host=None)
     assert dev.distance.ndim == 2
@@ -396,7 +397,7 @@ def check_arena() -> None:
             got = torch_ops.bitmask(dev, states, there).numpy().view(np.uint32)
             np.testing.assert_array_equal(got, np.concatenate(wanted))
         wanted = np.concatenate([numpy_ops.bitmask(t, each) for t, each in zip(made, alone, strict=True)])
-        allowed = graphs.bits_of(wanted, arena.table.vocab_size)
+        allowed = bits_of(wanted, arena.table.vocab_size)
         tokens = np.array([rng.choice(np.flatnonzero(mask)) if mask.any() else 0 for mask in allowed])
         states = torch_ops.advance(dev, states, into(tokens))
         parts = np.split(tokens, len(made))

@@ -12,6 +12,7 @@ import pytest
 
 import maskwright as mw
 from maskwright.compile.regex import pattern_rules
+from maskwright.runtime.host.readers import reader_of
 
 TOKENS = [b"", *(bytes([byte]) for byte in range(256)), "日".encode(), b'{"', b'":', b"ab"]
 VOCABULARY = mw.Vocabulary.from_bytes(TOKENS, eos=0)
@@ -30,10 +31,16 @@ def allowed(matcher: mw.Matcher) -> set[int]:
     return set(np.flatnonzero(np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")).tolist())
 
 
+def nearest_end(table: Any) -> int:
+    """Return in how many tokens a text is known to end."""
+    reader = reader_of(table, False)
+    return reader.distance(reader.start())
+
+
 @pytest.mark.parametrize(("kind", "source"), CONSTRAINTS, ids=str)
 def test_masks_and_tokens_agree_whatever_was_called_before(kind: str, source: Any) -> None:
     table: Any = getattr(mw, f"compile_{kind}")(source, VOCABULARY)
-    nearest = table.machine.nearest(*mw.Matcher(table)._place)
+    nearest = nearest_end(table)
     rng = random.Random(0)
     for _ in range(40):
         matcher = mw.Matcher(table, VOCABULARY, max_tokens=nearest + rng.choice([0, 1, 2, 6]), may_complete=False)
@@ -43,10 +50,10 @@ def test_masks_and_tokens_agree_whatever_was_called_before(kind: str, source: An
             tried = {*rng.sample(sorted(tokens), min(3, len(tokens))), *rng.sample(range(VOCABULARY.size), 3)}
             for token in tried:
                 for each in (matcher.copy(), unasked.copy()):
-                    assert each.advance(token) == (token in tokens), (token, VOCABULARY.decode(matcher._tokens))
+                    assert each.advance(token) == (token in tokens), (token, VOCABULARY.decode(matcher.tokens))
             if rng.random() < 0.03:  # which compiles it again
                 same = pickle.loads(pickle.dumps(matcher))
-                assert (same._tokens, allowed(same)) == (matcher._tokens, tokens)
+                assert (same.tokens, allowed(same)) == (matcher.tokens, tokens)
                 assert all(same.copy().advance(token) == (token in tokens) for token in tried)
             if matcher.is_terminated:
                 break
@@ -82,13 +89,13 @@ def test_a_matcher_begins_anew_once_its_table_is_complete() -> None:
 
 
 def test_an_ending_that_rows_left_out_is_not_forced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pattern_rules, "_MOST_READING", 3)
+    monkeypatch.setattr(pattern_rules, "MOST_READING", 3)
     rng = random.Random(1)
     ended = refused = 0
     for _ in range(30):
         table = mw.compile_regex(r".{3,12}(?<=a.{4})(?<=b.{2})", VOCABULARY)
         assert isinstance(table, mw.LazyTable)
-        nearest = table.machine.nearest(*mw.Matcher(table)._place)  # type: ignore[union-attr]
+        nearest = nearest_end(table)
         try:
             matcher = mw.Matcher(table, VOCABULARY, max_tokens=nearest + rng.choice([0, 1, 3]), may_complete=False)
             while not matcher.is_terminated:

@@ -10,8 +10,9 @@ import pytest
 
 import maskwright as mw
 from maskwright.runtime.host.bitmask_rows import fill_bitmasks
-from tests.runtime.device.test_graph_operations import bits_of
+from maskwright.runtime.host.readers import reader_of
 from tests.strategies import end_tokens
+from tests.support.backends import bits_of
 
 SEEDS = range(3)
 
@@ -112,8 +113,8 @@ def test_what_is_shared_between_matchers_of_one_end_is_not_changed():
     """Masks of the reader inside are kept and shown to others: other ends are written to copies."""
     pair = end_tokens.pair("any text", 3)
     table = pair.several.to_table()
-    before = mw.Matcher(table)._reader.inside.mask(0).copy()
+    before = reader_of(table, False).inside.mask(0).copy()
     mw.Matcher(table).mask()
-    after = mw.Matcher(table)._reader.inside.mask(0)
+    after = reader_of(table, False).inside.mask(0)
     assert np.array_equal(before, after)
     assert not bits(after, table.vocab_size)[0, list(pair.ends[1:])].any()

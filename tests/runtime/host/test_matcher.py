@@ -21,10 +21,12 @@ from maskwright.runtime import numpy_ops
 from maskwright.runtime.device.device_table import State
 from maskwright.runtime.host import matrix_reader
 from maskwright.runtime.host.bitmask_rows import fill_bitmasks
+from maskwright.runtime.host.readers import reader_of
 from maskwright.table.sorted_matrix import SortedMatrix
 from tests.oracles import naive
-from tests.runtime.device.test_graph_operations import bits_of, random_table, seeds, some
 from tests.strategies import tokenizer_zoo
+from tests.strategies.random_graphs import random_table, seeds, some
+from tests.support.backends import bits_of
 
 
 def small(tokens: str = "a b ab ba abc c", eos: int | None = 0) -> mw.Vocabulary:
@@ -204,7 +206,7 @@ def test_rows_of_a_sorted_matrix_are_read_or_searched_whichever_is_less_and_noth
             assert allowed(matcher) == sorted({row[at] for row in rows.tolist() if tuple(row[:at]) == prefix})
             assert matcher.mask().shape == (-(-vocab // 32),)
     assert len(searched) == 1  # of all rows of 256 tokens; 7 tokens have 49 rows, and others too few
-    assert searched[0] > matrix_reader._LEAP * 256
+    assert searched[0] > matrix_reader.LEAP * 256
 
 
 def test_a_matcher_over_a_sorted_matrix_ends_with_its_length_and_says_where_the_items_are():
@@ -269,7 +271,8 @@ def test_masks_kept_for_a_sorted_matrix_are_bounded_and_shared_by_threads():
     rows = np.random.default_rng(0).integers(0, 6, (500, 5))
     matrix, table = mw.sort_sids(rows, 6), mw.compile_sids(rows, 6)
     first = mw.Matcher(matrix)
-    first._reader.most = 5
+    reader = reader_of(matrix, False)
+    reader.most = 5
 
     def walk(row: list[int]) -> None:
         mine, theirs = first.copy(), mw.Matcher(table)
@@ -279,16 +282,15 @@ def test_masks_kept_for_a_sorted_matrix_are_bounded_and_shared_by_threads():
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(walk, rows[:40].tolist()))
-    assert len(first._reader.composed) <= 5
-    assert mw.Matcher(matrix)._reader is first._reader
+    assert 0 < len(reader.composed) <= 5
 
 
 @pytest.mark.parametrize("size", [40, 6_000])
 @pytest.mark.parametrize("make", [mw.sort_sids, mw.compile_sids])
 def test_what_masks_take_is_counted_with_what_is_around_them_and_bounded(make, size):
     rows = np.random.default_rng(0).integers(0, size, (2_000, 4)).tolist()
-    matcher = mw.Matcher(make(rows, size))
-    host = matcher._reader
+    items = make(rows, size)
+    matcher, host = mw.Matcher(items), reader_of(items, False)
     matcher.mask()
     before = host.nbytes
     tracemalloc.start()
@@ -379,7 +381,8 @@ def test_masks_cannot_be_written_to():
 def test_masks_kept_for_a_table_are_bounded(monkeypatch):
     table = mw.compile_regex("[ab]{0,60}c", small())
     matcher = mw.Matcher(table)
-    matcher._reader.most = 5
+    reader = reader_of(table, False)
+    reader.most = 5
     rng = np.random.default_rng(0)
 
     def walk(seed: int) -> None:
@@ -390,7 +393,7 @@ def test_masks_kept_for_a_table_are_bounded(monkeypatch):
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(walk, rng.integers(0, 9, 20)))
-    assert len(matcher._reader.composed) <= 5
+    assert 0 < len(reader.composed) <= 5
 
 
 def test_tables_that_have_matchers_can_be_copied_and_sent_away():

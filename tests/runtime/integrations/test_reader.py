@@ -17,8 +17,8 @@ from maskwright.runtime import torch_ops  # noqa: E402
 from maskwright.runtime.decode import sample_jumping, speculative_sample  # noqa: E402
 from maskwright.runtime.integrations import reader  # noqa: E402
 from maskwright.runtime.integrations.reader import TransformersReader  # noqa: E402
-from tests.runtime.decode.test_jump import rows_of  # noqa: E402
-from tests.runtime.integrations.test_tree_beams import EOS, KINDS, SHAPE, SIZE, made, model, prompts, table, vocabulary  # noqa: E402
+from tests.support.draws import rows_of  # noqa: E402
+from tests.support.tiny_models import EOS, KINDS, SHAPE, SIZE, made, model, prompts, table, vocabulary  # noqa: E402
 
 CLOSE = {"rtol": 0, "atol": 1e-10}
 ROUNDED = {"rtol": 1e-5, "atol": 1e-5}  # the softmax of "eager" attention is in float32 whatever the model is in
@@ -92,7 +92,7 @@ def test_a_long_text_is_read_in_pieces_with_the_same_outcome(monkeypatch):
     for named in (None, sees):
         whole, cache = TransformersReader(model("llama")).extend(tokens, None, lengths, at, named)
         with monkeypatch.context() as patch:
-            patch.setattr(reader, "_MOST_AT_ONCE", 3)
+            patch.setattr(reader, "MOST_AT_ONCE", 3)
             pieces, other = TransformersReader(model("llama")).extend(tokens, None, lengths, at, named)
         torch.testing.assert_close(pieces, whole, **CLOSE)
         for ours, theirs in zip(other.layers, cache.layers, strict=True):

@@ -501,7 +501,7 @@ def test_training_a_head_learns_a_rule_by_seed_and_leaves_the_global_random_stat
 
 def test_all_items_of_a_history_but_its_first_are_predicted():
     _, training = demo()
-    shown = training._predicted(torch.zeros(2, 4, 3), torch.tensor([4, 2]))
+    shown = training.predicted_columns(torch.zeros(2, 4, 3), torch.tensor([4, 2]))
     assert shown.tolist() == [[False, True, True, True], [False, True, False, False]]
 
 

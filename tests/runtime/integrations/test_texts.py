@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import re
+import weakref
 from typing import Any
 
 import pytest
@@ -133,7 +134,7 @@ def test_each_option_that_is_taken_keeps_texts_complete(model, tokenizer):
         "logits_processor": [], "use_cache": False, "cache_implementation": "dynamic", "budgets": False,
     }  # fmt: skip
     own = {"do_sample": True, "num_beams": 2, "num_return_sequences": 1}
-    assert {*sampled, *beams, *free, *own} == texts._OPTIONS
+    assert {*sampled, *beams, *free, *own} == texts.OPTIONS
     cases = [{"do_sample": True, name: value} for name, value in sampled.items()]
     cases += [{"num_beams": 2, name: value} for name, value in beams.items()]
     cases += [{name: value} for name, value in free.items()]
@@ -166,18 +167,15 @@ def test_a_processor_of_a_source_keeps_generate_inside_it(model, tokenizer):
 
 
 def test_a_vocabulary_is_made_once_for_a_tokenizer_and_few_are_kept(tokenizer):
-    texts._caches.clear()
     cache = texts.cache_of(tokenizer, size=2000, ends=[0])
     mw.logits_processor(tokenizer, regex="ab", budget=None)
     assert texts.cache_of(tokenizer, size=2000, ends=[0]) is cache
     assert texts.cache_of(tokenizer, size=2001, ends=[0]) is not cache
     assert texts.cache_of(tokenizer, size=2000, ends=[7]).vocabulary.eos == 7
     assert texts.cache_of(tokenizer, size=2000, ends=[7, 0]).vocabulary == cache.vocabulary  # 7 is text
-    for size in range(3000, 3006):
-        texts.cache_of(tokenizer, size=size)
-    assert len(texts._caches) == 4
-    del cache
+    seen = [weakref.ref(texts.cache_of(tokenizer, size=size)) for size in range(3000, 3006)]
     gc.collect()
+    assert [one() is not None for one in seen] == [False] * 2 + [True] * 4
 
 
 def test_what_cannot_be_done_is_refused_by_name(model, tokenizer):

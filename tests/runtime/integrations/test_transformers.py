@@ -768,9 +768,9 @@ def test_rows_do_not_leave_a_batch_in_which_each_element_has_its_own_table():
 def test_on_an_accelerator_a_stray_row_may_only_end_and_a_later_call_says_so(monkeypatch):
     """No value is read before the device is done with it: what is then found out is raised at the next call."""
     done: list[bool] = []
-    monkeypatch.setattr(processor, "_check_known", check := Reads(processor._check_known))
-    monkeypatch.setattr(processor, "_report", lambda unknown: processor._Report(unknown, lambda: bool(done)))
-    monkeypatch.setattr(processor, "_on_host", lambda ids: False)  # as on an accelerator
+    monkeypatch.setattr(processor, "check_known", check := Reads(processor.check_known))
+    monkeypatch.setattr(processor, "report_of", lambda unknown: processor.Report(unknown, lambda: bool(done)))
+    monkeypatch.setattr(processor, "is_on_host", lambda ids: False)  # as on an accelerator
     constraint = ConstraintLogitsProcessor(table())
     digit = vocabulary().tokens.index(b"1")
     two = allowed(table(), [digit, digit], None)
@@ -1246,12 +1246,12 @@ def test_without_beams_custom_generate_writes_what_a_processor_does():
 def test_parents_are_found_in_blocks(monkeypatch):
     now, before = torch.tensor([[1, 2, 3], [4, 5, 6], [1, 2, 4]]), torch.tensor([[4, 5, 6], [1, 2, 3], [1, 2, 3]])
     for block in (1, 1 << 24):
-        monkeypatch.setattr(processor, "_BLOCK", block)
-        parent, found = processor._parents(now, before, 3)
+        monkeypatch.setattr(processor, "BLOCK", block)
+        parent, found = processor.find_parents(now, before, 3)
         found = found.view(-1)
         assert parent[:2].tolist() in ([1, 0], [2, 0])
         assert found.tolist() == [True, True, False]
-        assert not processor._parents(now, before, 1)[1].any()
+        assert not processor.find_parents(now, before, 1)[1].any()
 
 
 @cache
