@@ -42,7 +42,7 @@ CASES = ["sids", "sids with eos", "ragged", "regex", "choices", "lists"]
 
 def weights_of(c: Case, seed: int = 0) -> np.ndarray:
     """Logits (L + 1, V, V) by step and previous token."""
-    weights = np.random.default_rng(seed).normal(size=(c.max_length + 1, c.vocab, c.vocab)).astype(np.float32)
+    weights = np.random.default_rng(seed).normal(size=(c.max_tokens + 1, c.vocab, c.vocab)).astype(np.float32)
     weights[:, :, 9:] -= 6  # of bytes that no list has, or no case
     return weights
 
@@ -117,7 +117,7 @@ def test_sequences_have_the_distribution_of_constrained_decoding(name, kind):
     weights = weights_of(c)
     ops = backend(name).ops
     dev = ops.put(c.table, budgets=True)
-    options = {"batch": 4, "samples": DRAWS[name] // 4, "max_tokens": c.max_length, "temperature": 1.5}
+    options = {"batch": 4, "samples": DRAWS[name] // 4, "max_tokens": c.max_tokens, "temperature": 1.5}
     found = run(sample_sequences, name, weights, dev, seeded(name), **options)
     assert out(found.valid).all()
     assert found.tokens.shape[:2] == (4, DRAWS[name] // 4)
@@ -136,8 +136,8 @@ def test_sequences_have_the_distribution_of_constrained_decoding(name, kind):
 def test_backends_agree_exactly_given_the_same_uniform_numbers(kind):
     c = case(kind)
     weights = weights_of(c, 1)
-    uniforms = np.random.default_rng(5).random((c.max_length + 1, 60, 2), np.float32)
-    options = {"batch": 60, "max_tokens": c.max_length, "top_k": 3, "top_p": 0.95, "min_p": 0.05}
+    uniforms = np.random.default_rng(5).random((c.max_tokens + 1, 60, 2), np.float32)
+    options = {"batch": 60, "max_tokens": c.max_tokens, "top_k": 3, "top_p": 0.95, "min_p": 0.05}
     found = {}
     names = ALL if kind in ("sids with eos", "regex") else ["numpy", "torch"]  # compiling takes JAX seconds
     for name in names:
@@ -322,7 +322,7 @@ def test_at_a_known_level_only_its_width_is_gathered_and_nothing_changes(name, k
     widths = []
     real = ops.allowed_tokens
     monkeypatch.setattr(ops, "allowed_tokens", lambda *args: widths.append(args[2]) or real(*args))
-    for level in range(c.max_length + 1):
+    for level in range(c.max_tokens + 1):
         nodes = c.table.walk(np.array(sorted({row[:level] for row in c.rows if len(row) >= level})))
         logits, uniforms = rng.normal(size=(nodes.size, c.vocab)), rng.random((nodes.size, 2), np.float32)
         logits = logits.astype(np.float32)
@@ -789,7 +789,7 @@ def test_with_many_candidates_unbiased_samples_are_the_models_own(kind):
     K = math.ceil(math.log(1e-4) / math.log(1 - inside))  # then no test of this size sees what is left of the bias
     assert 5 < K < 100
     dev = backend("torch").ops.put(c.table, budgets=True)
-    options = {"batch": 1000, "max_tokens": c.max_length}
+    options = {"batch": 1000, "max_tokens": c.max_tokens}
     found = run(sample_unbiased, "torch", weights, dev, seeded("torch"), candidates=K, **options)
     target = {x: math.exp(log_p) / inside for x, (log_p, _) in truth.items()}
     fits(Counter(sequences(found)), target)
@@ -804,7 +804,7 @@ def test_candidates_that_are_not_complete_in_time_count_as_rejected(name, kind):
     """Without budgets the target is P(x) given that x is complete by then."""
     c, ops = case(kind), backend(name).ops
     weights = likely(c)
-    options = {"batch": 600, "candidates": 8, "max_tokens": c.max_length}
+    options = {"batch": 600, "candidates": 8, "max_tokens": c.max_tokens}
     found = run(sample_unbiased, name, weights, ops.put(c.table), seeded(name), **options)
     accepted = out(found.accepted) >= 0
     truth = exact(c, weights)
@@ -931,9 +931,9 @@ def test_nothing_of_it_needs_a_value_on_the_host():
             for random in (None, torch.Generator())[: 1 if kind == "lists" else 2]:
                 found = sample_unbiased(
                     lambda tokens, cache, t, logits=logits: (logits, cache), None, dev, random, ops=ops, batch=4,
-                    candidates=3, max_tokens=c.max_length,
+                    candidates=3, max_tokens=c.max_tokens,
                 )  # fmt: skip
-                assert found.tokens.shape == (4, c.max_length)
+                assert found.tokens.shape == (4, c.max_tokens)
             filters = {"temperature": 0.5, "top_k": 3, "top_p": 0.5, "min_p": 0.1}
             for options in (filters, {"temperature": 0}):
                 assert sample(dev, logits, ops.start(dev, 12), None, ops=ops, **options).tokens.shape == (12,)
