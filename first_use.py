@@ -30,7 +30,7 @@ from .kernels import compiled, native
 from .runtime.arena.arena import Arena
 from .runtime.arena.capacity import Capacity
 from .runtime.host.matcher import Matcher
-from .runtime.numpy_ops import at, bitmask, put, start
+from .runtime.numpy_ops import bitmask, start, to_device, with_start_states
 from .vocabulary.vocabulary import Vocabulary
 
 Progress = Callable[[str, int, int], None]
@@ -159,7 +159,7 @@ def _arena(vocabulary: Vocabulary) -> None:
     if vocabulary.eos is None:  # without which there is no arena
         return
     arena = Arena(vocabulary, _SMALL)
-    view = at(put(arena), [arena.add(compile_regex("[ab]+", vocabulary).to_table())])
+    view = with_start_states(to_device(arena), [arena.add(compile_regex("[ab]+", vocabulary).to_table())])
     bitmask(view, start(view, 1))
 
 

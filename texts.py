@@ -19,7 +19,7 @@ from .vocabulary.vocabulary import Vocabulary
 
 OPTIONS = frozenset(
     {
-        "bad_words_ids", "budgets", "cache_implementation", "do_sample", "early_stopping", "epsilon_cutoff",
+        "bad_words_ids", "distances", "cache_implementation", "do_sample", "early_stopping", "epsilon_cutoff",
         "eta_cutoff", "length_penalty", "logits_processor", "min_new_tokens", "min_p", "no_repeat_ngram_size",
         "num_beams", "num_return_sequences", "repetition_penalty", "temperature", "top_k", "top_p", "typical_p",
         "use_cache",
@@ -97,7 +97,7 @@ def generate(
         options: Of `model.generate`: do_sample, temperature, top_k, top_p, min_p, typical_p, epsilon_cutoff,
             eta_cutoff, num_beams, num_return_sequences, length_penalty, early_stopping, repetition_penalty,
             no_repeat_ngram_size, bad_words_ids, min_new_tokens, logits_processor, use_cache, cache_implementation. A
-            grammar of which there is no table needs budgets=False as well: texts that are too long are then cut off.
+            grammar of which there is no table needs distances=False as well: texts that are too long are then cut off.
 
     Returns:
         A text, or a list of one for each prompt; with num_return_sequences a list of texts in the place of each, which

@@ -40,8 +40,8 @@ class Catalogue:
     """A set of semantic IDs with the items that they stand for. Make one with `of`, `from_parquet` or `merge_shards`.
 
     N items have semantic IDs of L codes. A code is a number within its level; `code_tokens` has the token of a model
-    that stands for it. `put` and all decoders take `table`, and whatever states or sequences they return, `items` says
-    which items these mean.
+    that stands for it. `to_device` and all decoders take `table`, and whatever states or sequences they return, `items`
+    says which items these mean.
 
     A catalogue never changes. One that lives, which `live` and `open` return, is a version of a store: `insert` and
     `delete` change the store, and `publish` returns the next version. Searches keep the version that they began with.
@@ -203,7 +203,8 @@ class Catalogue:
         """Return a filter that keeps some items.
 
         Filters of one catalogue, of one version if it lives, are joined by `&`, `|` and `~`, item by item.
-        `ops.filtered` gives each row of a batch its own; a `Matcher` and `put` take a filter in place of a table.
+        `ops.with_filters` gives each row of a batch its own; a `Matcher` and `to_device` take a filter in place of a
+        table.
 
         Args:
             keep: (N,) booleans in the order of the input: an array, or a column of Arrow, Polars, pandas or DuckDB. Of
@@ -443,7 +444,7 @@ class Catalogue:
         """Return the next version: the items of the store as they are now, for searches that begin from now on.
 
         Returns:
-            The catalogue, whose table `ops.refreshed` puts in the place of that of an earlier version.
+            The catalogue, whose table `ops.with_snapshot` puts in the place of that of an earlier version.
 
         Raises:
             ConstraintError: The catalogue is fixed.
@@ -564,7 +565,7 @@ class Catalogue:
             shards: N, the devices, as many as there are files at most.
 
         Returns:
-            What `put` takes with a mesh: files with `filter`, `locate` and `manifest`.
+            What `to_device` takes with a mesh: files with `filter`, `locate` and `manifest`.
 
         Raises:
             FileNotFoundError: There is no manifest.
@@ -576,13 +577,13 @@ class Catalogue:
     def shards(self, shards: int) -> ShardedMatrix:
         """Return the catalogue's sorted matrix cut into intervals of rows, to be put on as many devices.
 
-        A catalogue that lives needs no cutting: `put` takes its `table` with a mesh.
+        A catalogue that lives needs no cutting: `to_device` takes its `table` with a mesh.
 
         Args:
             shards: N, the devices.
 
         Returns:
-            What `put` takes with a mesh.
+            What `to_device` takes with a mesh.
 
         Raises:
             ConstraintError: N is less than one, sequences have fewer than three tokens, or the catalogue is not of kind

@@ -23,13 +23,13 @@ def step(tokens, cache, t):
     return follows[t, tokens], cache
 
 
-dev = torch_ops.put(matrix)
+dev = torch_ops.to_device(matrix)
 options = {"ops": torch_ops, "batch": 1, "max_tokens": L}
 beams = beam_search(step, None, dev, beams=3, **options)
 for tokens, score, rows in zip(beams.tokens[0], beams.scores[0], matrix.input_rows(beams.states[0]), strict=True):
     print(tokens.tolist(), f"{score:.2f}", "item", rows.tolist())
 
-table = torch_ops.put(mw.compile_sids(items, V))
+table = torch_ops.to_device(mw.compile_sids(items, V))
 same = beam_search(step, None, table, beams=3, **options)
 print("with a table:", "the same" if torch.equal(beams.tokens, same.tokens) else "other sequences")
 drawn = sample_sequences(step, None, dev, torch.Generator().manual_seed(0), samples=1000, **options)

@@ -17,7 +17,7 @@ config = LlamaConfig(
 model = LlamaForCausalLM(config)
 head = DraftHead(config.hidden_size, CODES, LEVELS, deviation=config.initializer_range)
 sids = torch.randint(0, CODES, (ITEMS, LEVELS))
-dev = torch_ops.put(mw.compile_sids(sids.numpy(), CODES))
+dev = torch_ops.to_device(mw.compile_sids(sids.numpy(), CODES))
 
 
 def batch(rows):

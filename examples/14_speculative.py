@@ -27,7 +27,7 @@ def llama(layers):
 large, small = llama(6), llama(2)
 small.load_state_dict(large.state_dict(), strict=False)  # the first layers of the large one: a draft for free
 target, draft = TransformersReader(large), TransformersReader(small)
-dev = torch_ops.put(table, budgets=True)
+dev = torch_ops.to_device(table, distances=True)
 options = {"ops": torch_ops, "prompts": [vocab.encode("Once "), vocab.encode("upon a time ")], "max_tokens": 60}
 
 

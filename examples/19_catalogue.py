@@ -25,7 +25,7 @@ offsets = [text + codes * level for level in range(levels)]
 catalogue = mw.Catalogue.from_parquet("items", vocab, sids="sid", items="item", offsets=offsets)
 catalogue.save("shop.catalogue")
 print(mw.Catalogue.load("shop.catalogue"))
-dev = torch_ops.put(catalogue.table)  # once
+dev = torch_ops.to_device(catalogue.table)  # once
 
 embed, cell, head = torch.nn.Embedding(vocab, 32), torch.nn.GRUCell(32, 32), torch.nn.Linear(32, vocab)
 users = torch.randn(2, 32)  # what is known of each user

@@ -30,11 +30,11 @@ def search(dev, batch=1):
 
 log = Path(tempfile.mkdtemp()) / "updates.log"  # for as long as the catalogue lives, in earnest
 now = catalogue.live(capacity=1000, log=log)
-dev = torch_ops.put(now.table)
+dev = torch_ops.to_device(now.table)
 
 cheap, few = now.filter(price < 50), now.filter(rng.random(len(codes)) < 0.01)
 filters = [cheap, cheap & few]
-found = search(torch_ops.filtered(dev, filters), batch=2)
+found = search(torch_ops.with_filters(dev, filters), batch=2)
 print("cheap items, and a few of them:", now.items(found, filters=filters))
 
 first = search(dev)
@@ -47,12 +47,12 @@ now.insert([new], ["item-from-today"])  # the model was trained before it came
 price = np.append(price, 20)  # it has the next row of each column
 
 then = now.publish()
-dev_now = torch_ops.refreshed(dev, then.table)  # nothing is compiled again, and the base is not copied
+dev_now = torch_ops.with_snapshot(dev, then.table)  # nothing is compiled again, and the base is not copied
 print("now:", then.items(search(dev_now))[0])
 cheap = then.filter(price < 50)
-print("cheap now:", then.items(search(torch_ops.filtered(dev_now, [cheap])), filters=[cheap])[0])
+print("cheap now:", then.items(search(torch_ops.with_filters(dev_now, [cheap])), filters=[cheap])[0])
 print("a search that began before goes on as it was:", now.items(search(dev))[0][0] == best)
 
 then.close()  # or the process ends in the middle: each update was on the disk before the call returned
 after = catalogue.live(capacity=1000, log=log)
-print("after a crash:", after.items(search(torch_ops.put(after.table)))[0])
+print("after a crash:", after.items(search(torch_ops.to_device(after.table)))[0])

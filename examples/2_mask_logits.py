@@ -9,7 +9,7 @@ from maskwright.runtime import torch_ops
 torch.manual_seed(0)
 catalogue = np.random.default_rng(0).integers(0, 64, (1000, 4))
 table = mw.compile_sids(catalogue, vocab_size=64)
-dev = torch_ops.put(table)
+dev = torch_ops.to_device(table)
 
 state = torch_ops.start(dev, batch=3)
 written = []

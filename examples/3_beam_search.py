@@ -25,7 +25,14 @@ users = torch.randn(batch, 32)  # what is known of each user
 cache = {"hidden": users.repeat_interleave(beams, dim=0)}
 with torch.inference_mode():
     out = beam_search(
-        step, cache, torch_ops.put(table), ops=torch_ops, batch=batch, beams=beams, max_tokens=length, start_token=0
+        step,
+        cache,
+        torch_ops.to_device(table),
+        ops=torch_ops,
+        batch=batch,
+        beams=beams,
+        max_tokens=length,
+        start_token=0,
     )
 for user in range(batch):
     print(f"user {user}:")

@@ -31,6 +31,6 @@ def recommend(dev, weights, users):
 
 catalogue = np.random.default_rng(0).integers(0, vocab, (1000, length))
 table = mw.compile_sids(catalogue, vocab_size=vocab)
-out = recommend(jax_ops.put(table), weights, jax.random.normal(jax.random.key(1), (batch, 32)))
+out = recommend(jax_ops.to_device(table), weights, jax.random.normal(jax.random.key(1), (batch, 32)))
 print(out.tokens)
 print("all in the catalogue:", table.contains(np.asarray(out.tokens).reshape(-1, length)).all())

@@ -20,7 +20,15 @@ def step(tokens, cache, t):
 
 
 out = beam_search(
-    step, None, torch_ops.put(table), ops=torch_ops, batch=1, beams=8, max_tokens=3, start_token=0, length_penalty=0.5
+    step,
+    None,
+    torch_ops.to_device(table),
+    ops=torch_ops,
+    batch=1,
+    beams=8,
+    max_tokens=3,
+    start_token=0,
+    length_penalty=0.5,
 )
 for tokens, length, score, valid in zip(out.tokens[0], out.lengths[0], out.scores[0], out.valid[0], strict=True):
     if valid:  # eight beams, five names: three results are flagged as not there

@@ -11,7 +11,7 @@ from maskwright.runtime.decode import sample_sequences, sample_unbiased
 words = ["<end>", "used", "soccer", "running", "shoes", "gloves", "shirt"]
 names = ["used soccer shoes", "used shirt", "running shoes", "soccer gloves"]
 table = mw.compile_sequences([[words.index(w) for w in name.split()] for name in names], vocab_size=7, eos=0)
-dev = torch_ops.put(table)
+dev = torch_ops.to_device(table)
 
 # a model that knows of one word what comes next: most of what begins with "soccer" would be "soccer shoes"
 follows = torch.tensor([

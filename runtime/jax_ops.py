@@ -1,7 +1,7 @@
 """Operations on a table in JAX: under `jit`, `vmap` and `lax.scan`, on CPU, GPU and TPU.
 
-A table from `put` is a pytree: pass it to a jitted function as an argument. Names and meaning of the operations are
-those of `numpy_ops`, the specification. This module is a table of contents: each operation is in the file of its
+A table from `to_device` is a pytree: pass it to a jitted function as an argument. Names and meaning of the operations
+are those of `numpy_ops`, the specification. This module is a table of contents: each operation is in the file of its
 concept in `device/jax`.
 """
 
@@ -27,10 +27,10 @@ from .device.jax.operations import (
     start,
 )
 from .device.jax.table import (
-    at,
-    filtered,
-    put,
-    refreshed,
+    to_device,
+    with_filters,
+    with_snapshot,
+    with_start_states,
 )
 
 __all__ = [
@@ -38,21 +38,21 @@ __all__ = [
     "advance",
     "allowed_tokens",
     "arrays",
-    "at",
     "bitmask",
     "candidates",
     "contains",
     "distance",
     "draw",
     "end_scores",
-    "filtered",
     "first_tokens",
     "log_mass",
     "log_probs",
     "mask_logits",
     "mask_logits_",
-    "put",
-    "refreshed",
     "select",
     "start",
+    "to_device",
+    "with_filters",
+    "with_snapshot",
+    "with_start_states",
 ]

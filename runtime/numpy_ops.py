@@ -63,7 +63,6 @@ __all__ = [
     "advance",
     "allowed_tokens",
     "arrays",
-    "at",
     "bitmask",
     "candidates",
     "contains",
@@ -71,17 +70,18 @@ __all__ = [
     "draw",
     "edges",
     "end_scores",
-    "filtered",
     "first_tokens",
     "log_mass",
     "log_probs",
     "mask_logits",
     "mask_logits_",
     "moves",
-    "put",
-    "refreshed",
     "select",
     "start",
+    "to_device",
+    "with_filters",
+    "with_snapshot",
+    "with_start_states",
 ]
 
 Array = NDArray[Any]
@@ -113,70 +113,75 @@ def _for_all_kinds(operation: Callable[Concatenate[Any, P], Result]) -> Callable
 
 
 @overload
-def put(
-    table: Compiled, device: Any = None, *, budgets: bool = False, on_demand: Literal[False] | None = None
+def to_device(
+    table: Compiled, device: Any = None, *, distances: bool = False, on_demand: Literal[False] | None = None
 ) -> TransitionTable: ...
 @overload
-def put(table: Compiled, device: Any = None, *, budgets: bool = False, on_demand: Literal[True]) -> OnDemandTable: ...
+def to_device(
+    table: Compiled, device: Any = None, *, distances: bool = False, on_demand: Literal[True]
+) -> OnDemandTable: ...
 @overload
-def put(table: SortedMatrix, device: Any = None, *, budgets: bool = False) -> DeviceMatrix: ...
+def to_device(table: SortedMatrix, device: Any = None, *, distances: bool = False) -> DeviceMatrix: ...
 @overload
-def put(table: SidFilter, device: Any = None, *, budgets: bool = False) -> DeviceMatrix | DeviceFilteredTable: ...
+def to_device(
+    table: SidFilter, device: Any = None, *, distances: bool = False
+) -> DeviceMatrix | DeviceFilteredTable: ...
 @overload
-def put(table: Snapshot | LiveFilter, device: Any = None, *, budgets: bool = False) -> DeviceLive: ...
+def to_device(table: Snapshot | LiveFilter, device: Any = None, *, distances: bool = False) -> DeviceLive: ...
 @overload
-def put(table: Arena, device: Any = None, *, budgets: bool = False) -> ArenaView: ...
+def to_device(table: Arena, device: Any = None, *, distances: bool = False) -> ArenaView: ...
 @overload
-def put(
-    table: Constraint | Arena, device: Any = None, *, budgets: bool = False, on_demand: bool | None = None
+def to_device(
+    table: Constraint | Arena, device: Any = None, *, distances: bool = False, on_demand: bool | None = None
 ) -> HostTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable: ...
-def put(
-    table: Constraint | Arena, device: Any = None, *, budgets: bool = False, on_demand: bool | None = None
+def to_device(
+    table: Constraint | Arena, device: Any = None, *, distances: bool = False, on_demand: bool | None = None
 ) -> HostTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable:
     """Return the table itself: in numpy it is used where it is, and distances are at hand; of a matrix, its words.
 
     Of an arena it is the table that its arrays form, which change as tables come and go.
 
-    budgets: on a device, also copy the distances that `remaining` needs.
+    distances: on a device, also copy the distances that `remaining` needs.
     on_demand: read a table on the host between steps, as texts reach its states, instead of copying it. By default this
     holds for tables without a finite form, such as grammars whose nesting the text does not delimit: see
     `on_demand.OnDemandTable`.
     """
     if is_read(table, on_demand):
-        return read(arrays, np.asarray, cast(Any, table), budgets)
+        return read(arrays, np.asarray, cast(Any, table), distances)
     if not isinstance(table, Arena):
         table = whole(table)
     if isinstance(table, SortedMatrix):
         return place(table, np.asarray)
     if isinstance(table, SidFilter):
-        bare: Any = put(table.table, budgets=budgets)
-        return cast("DeviceMatrix | DeviceFilteredTable", filtered(bare, [table]))
+        bare: Any = to_device(table.table, distances=distances)
+        return cast("DeviceMatrix | DeviceFilteredTable", with_filters(bare, [table]))
     if isinstance(table, Snapshot | LiveFilter):
         return live_filters.place_live_set(table, np.asarray)
     if isinstance(table, Arena):
-        table.check_budgets(budgets)
+        table.check_budgets(distances)
         return table.table
     return table
 
 
 @overload
-def filtered(
+def with_filters(
     dev: TransitionTable | DeviceFilteredTable, filters: Sequence[SidFilter], of: ArrayLike | None = None
 ) -> DeviceFilteredTable: ...
 
 
 @overload
-def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix: ...
+def with_filters(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix: ...
 @overload
-def filtered(dev: DeviceLive, filters: Sequence[LiveFilter], of: ArrayLike | None = None) -> DeviceLive: ...
+def with_filters(dev: DeviceLive, filters: Sequence[LiveFilter], of: ArrayLike | None = None) -> DeviceLive: ...
 
 
-def filtered(dev: Any, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike | None = None) -> Any:
+def with_filters(dev: Any, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike | None = None) -> Any:
     """Return a matrix, live set or table with filters of it, one for each row of a batch.
 
-    Whatever is allowed leads to a kept item. dev: from `put` of a sorted matrix, of a table of
-    sequences, or from `put` or `refreshed` of a snapshot; it can be given other filters at any time. of: (B,) the
-    number of each row's filter; None: filter i is that of the i-th share of a batch. Under a filter that keeps nothing
+    Whatever is allowed leads to a kept item. dev: from `to_device` of a sorted matrix, of a table of
+    sequences, or from `to_device` or `with_snapshot` of a snapshot; it can be given other filters at any time. of: (B,)
+    the number of each row's filter; None: filter i is that of the i-th share of a batch. Under a filter that keeps
+    nothing
     a row is dead from the start: its beams and samples are not valid. What a search began with it keeps, as its states
     are of these filters.
 
@@ -188,16 +193,16 @@ def filtered(dev: Any, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike 
     return device_filters.filtered(placed, filters, of, np.asarray)
 
 
-def refreshed(dev: DeviceLive, snapshot: Snapshot) -> DeviceLive:
+def with_snapshot(dev: DeviceLive, snapshot: Snapshot) -> DeviceLive:
     """Return another snapshot of a live set on a device, in the place of one: a base they share is not put again.
 
-    dev: from `put` of a snapshot, or from here; it stays what it is, so that a search goes on with it. Shapes are the
-    same, unless `compact` has made a base that has no room in them.
+    dev: from `to_device` of a snapshot, or from here; it stays what it is, so that a search goes on with it. Shapes are
+    the same, unless `compact` has made a base that has no room in them.
     """
     return device_live.refreshed(dev, snapshot, np.asarray)
 
 
-def at(dev: HostTable, handles: Sequence[Handle]) -> HostTable:
+def with_start_states(dev: HostTable, handles: Sequence[Handle]) -> HostTable:
     """Return an arena in which the rows of a batch start in the tables of handles (B,): as many rows in each."""
     starts = starts_of(handles, dev.number if isinstance(dev, ArenaView) else 0)  # which refuses a table of its own
     return cast(ArenaView, dev).starting(starts)
@@ -321,14 +326,14 @@ def select(
     scores: Array,
     beams: int,
     level: int,
-    renormalise: bool = False,
+    renormalize: bool = False,
 ) -> Selection:
     """Return the `beams` best continuations over all beams of each batch element, EOS aside.
 
     Best first, of equal scores the first beam's and of these the lowest token; where no state at this depth branches
     and m = `beams`, each beam's own one instead, in place.
     logits: (B * m, V). state: (B * m,), all at depth `level`. scores: (B, m) totals so far, to which log-probabilities
-    under the full softmax are added; renormalise: under that of the allowed tokens alone. A row of logits that has
+    under the full softmax are added; renormalize: under that of the allowed tokens alone. A row of logits that has
     no distribution (NaN, +inf, all -inf) has no continuations. dev None: no constraint.
     """
     batch, m = scores.shape
@@ -345,7 +350,7 @@ def select(
             row = b * m + beam
             legal = dict.fromkeys(range(logits.shape[1]), nowhere) if dev is None else moves(dev, rows[row])
             log_probs = log_softmax(logits[row])
-            if renormalise:
+            if renormalize:
                 allowed = list(legal)
                 log_probs[allowed] = log_softmax(logits[row, allowed]) if allowed else 0
             for token, target in legal.items():
@@ -364,13 +369,13 @@ def select(
 
 
 @_for_all_kinds
-def end_scores(dev: HostTable, logits: Array, state: AnyState, renormalise: bool = False) -> Array:
-    """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`.
+def end_scores(dev: HostTable, logits: Array, state: AnyState, renormalize: bool = False) -> Array:
+    """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalize` as in `select`.
 
     Of several ends it is the probability that the model ends by any of them.
     """
     logits = _with_one_end(dev, logits)
-    last = log_softmax(mask_logits(dev, logits, state) if renormalise else logits)[:, dev.eos]
+    last = log_softmax(mask_logits(dev, logits, state) if renormalize else logits)[:, dev.eos]
     return np.where(accepting(dev, state) & ~np.isnan(last), last, -np.inf)
 
 
@@ -398,14 +403,14 @@ def log_probs(
     state: AnyState | None = None,
     *,
     remaining: Array | None = None,
-    renormalise: bool = True,
+    renormalize: bool = True,
     by_position: bool = False,
 ) -> Array:
     """Return the log-probability of each sequence of tokens (B, T): (B,), or by_position of each token: (B, T).
 
     logits: (B, T, V), where logits[:, t] are those that tokens[:, t] is chosen from. Each token counts with its share
     of the softmax of what is allowed there, as `sample` reports it at temperature 1 and without filters, and
-    `beam_search` with renormalise; without `renormalise` with that of the full softmax. At another temperature, divide
+    `beam_search` with renormalize; without `renormalize` with that of the full softmax. At another temperature, divide
     the logits by it. A token that is not allowed, or whose row of logits has no distribution, counts -inf, and so does
     every token after one that is not allowed.
 
@@ -419,7 +424,7 @@ def log_probs(
 
     Raises TypeError, ValueError, VocabularyMismatchError.
     """
-    check_likelihood(dev, logits, tokens, state, remaining, renormalise)
+    check_likelihood(dev, logits, tokens, state, remaining, renormalize)
     batch, length = tokens.shape
     here = start(dev, batch) if state is None else state
     going = np.ones(batch, bool)
@@ -427,7 +432,7 @@ def log_probs(
     for t in range(length):
         written = going & (tokens[:, t] >= 0)
         reached = advance(dev, here, np.where(written, tokens[:, t], -1))
-        rows = mask_logits(dev, logits[:, t], here, remaining) if renormalise else logits[:, t]
+        rows = mask_logits(dev, logits[:, t], here, remaining) if renormalize else logits[:, t]
         found = log_softmax(rows)[np.arange(batch), np.clip(tokens[:, t], 0, rows.shape[1] - 1)]
         follows = written & (reached.node != dev.dead) & ~np.isnan(found)
         scores[:, t] = np.where(follows, found, np.where(written, -np.inf, 0))

@@ -30,10 +30,10 @@ from .device.torch.operations import (
 )
 from .device.torch.table import (
     TorchTable,
-    at,
-    filtered,
-    put,
-    refreshed,
+    to_device,
+    with_filters,
+    with_snapshot,
+    with_start_states,
 )
 
 __all__ = [
@@ -42,21 +42,21 @@ __all__ = [
     "advance",
     "allowed_tokens",
     "arrays",
-    "at",
     "bitmask",
     "candidates",
     "contains",
     "distance",
     "draw",
     "end_scores",
-    "filtered",
     "first_tokens",
     "log_mass",
     "log_probs",
     "mask_logits",
     "mask_logits_",
-    "put",
-    "refreshed",
     "select",
     "start",
+    "to_device",
+    "with_filters",
+    "with_snapshot",
+    "with_start_states",
 ]

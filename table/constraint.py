@@ -15,7 +15,7 @@ from .transition_table import TransitionTable
 
 @runtime_checkable
 class Constraint(Protocol):
-    """A set of token sequences that a `Matcher`, a decoder or `put` takes.
+    """A set of token sequences that a `Matcher`, a decoder or `to_device` takes.
 
     `TransitionTable` has arrays for any backend; `LazyTable` makes them in `to_table`; `SortedMatrix` is the
     set itself, `SidFilter` a part of one; `Snapshot` is a live set, `LiveFilter` a part of one.

@@ -79,9 +79,9 @@ class LiveSids:
     its updates are made again first, up to the last that is whole. One live set at a time writes to a log, until
     `close`.
 
-    `publish` makes a `Snapshot`, which `ops.put` puts on a device, and `ops.refreshed` in the place of an earlier one;
-    shapes stay as they are, so that nothing is compiled again. A search keeps the snapshot that it began with. All
-    methods may be called from any thread.
+    `publish` makes a `Snapshot`, which `ops.to_device` puts on a device, and `ops.with_snapshot` in the place of an
+    earlier one; shapes stay as they are, so that nothing is compiled again. A search keeps the snapshot that it began
+    with. All methods may be called from any thread.
 
     >>> from maskwright import sort_sids
     >>> live = LiveSids(sort_sids([[3, 1, 2], [0, 2, 2]], vocab_size=4))

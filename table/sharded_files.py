@@ -202,8 +202,8 @@ class ShardedFiles:
 class FilesFilter:
     """A choice among the items of a build in shards, as `ShardedFiles.filter` makes it.
 
-    Filters of one `ShardedFiles` are joined by `&`, `|` and `~`, item by item. `ops.filtered` takes them for what was
-    put on devices from these files.
+    Filters of one `ShardedFiles` are joined by `&`, `|` and `~`, item by item. `ops.with_filters` takes them for what
+    was put on devices from these files.
     """
 
     files: ShardedFiles

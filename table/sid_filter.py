@@ -94,8 +94,8 @@ class SidFilter:
     """A choice among the items of a sorted matrix or of a table of sequences; as a constraint, those it keeps alone.
 
     Filters of one matrix or table are joined by `&`, `|` and `~`, item by item: of two items with one sequence a filter
-    may keep one. Decoders, a `Matcher` and `put` take a filter in place of its table; `ops.filtered` gives each row of
-    a batch its own. Whatever is allowed leads to an item that the filter keeps.
+    may keep one. Decoders, a `Matcher` and `to_device` take a filter in place of its table; `ops.with_filters` gives
+    each row of a batch its own. Whatever is allowed leads to an item that the filter keeps.
     """
 
     table: SequenceSet

@@ -192,8 +192,8 @@ class LiveFilter:
     """A choice among the sequences of a snapshot, and as a constraint these sequences. `Snapshot.filter` makes one.
 
     It belongs to its snapshot: filters of one snapshot are joined by `&`, `|` and `~`, and `at` takes one over to
-    another snapshot. Decoders, a `Matcher` and `put` take it in place of the snapshot; `ops.filtered` gives each row of
-    a batch its own. Whatever is allowed leads to a sequence that the filter keeps.
+    another snapshot. Decoders, a `Matcher` and `to_device` take it in place of the snapshot; `ops.with_filters` gives
+    each row of a batch its own. Whatever is allowed leads to a sequence that the filter keeps.
     """
 
     snapshot: Snapshot

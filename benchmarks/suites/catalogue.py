@@ -119,7 +119,7 @@ def _filters_of(constraint: Any, columns: list[Any]) -> Records:
     rows: Records = []
     run = searches()
     made = [constraint.filter(column) for column in columns]
-    plain = {name: (jax_ops if name == "jax" else torch_ops).put(constraint) for name in run}
+    plain = {name: (jax_ops if name == "jax" else torch_ops).to_device(constraint) for name in run}
     put = {"torch": (torch_ops, plain["torch, eager"]), "jax": (jax_ops, plain["jax"])}
     for name, (ops, dev) in put.items():
         for share, column in zip(SHARES, columns, strict=True):
@@ -137,7 +137,7 @@ def _filters_of(constraint: Any, columns: list[Any]) -> Records:
     with torch.inference_mode():
         for name, search in run.items():
             ops = jax_ops if name == "jax" else torch_ops
-            devs = {"plain": plain[name], "filtered": ops.filtered(plain[name], made)}
+            devs = {"plain": plain[name], "filtered": ops.with_filters(plain[name], made)}
             times = time_interleaved({what: partial(search, dev) for what, dev in devs.items()}, repeats=41)
             rows.append({"backend": name, "what": "step"})
             rows[-1] |= {f"{what}, us": 1e6 * spread(v).median / LENGTH for what, v in times.items()}
@@ -164,7 +164,7 @@ def live(scale: float) -> Records:
         with torch.inference_mode():
             for name, search in run.items():
                 ops: Any = jax_ops if name == "jax" else torch_ops
-                devs = {"base": ops.put(matrix), "live": ops.put(snapshot)}
+                devs = {"base": ops.to_device(matrix), "live": ops.to_device(snapshot)}
                 times = time_interleaved({what: partial(search, each) for what, each in devs.items()}, repeats=21)
                 records.append({"kind": kind, "count": count, "backend": name, "what": "step"})
                 records[-1] |= {f"{what}, us": 1e6 * spread(v).median / LENGTH for what, v in times.items()}
@@ -178,12 +178,12 @@ def _updates(kind: str, made: LiveSids) -> Records:
     rows: Records = []
     rng, matrix = np.random.default_rng(1), made.base
     fresh = iter(np.array_split(KINDS[kind](400_000, 7), 400))  # of 1,000 each
-    dev = torch_ops.put(made.publish())
+    dev = torch_ops.to_device(made.publish())
 
     def insert(many: int) -> None:
         nonlocal dev
         made.insert(next(fresh)[:many])
-        dev = torch_ops.refreshed(dev, made.publish())
+        dev = torch_ops.with_snapshot(dev, made.publish())
 
     def delete() -> None:
         made.delete(gone.pop()[None])
@@ -202,7 +202,7 @@ def _updates(kind: str, made: LiveSids) -> Records:
 
 def _put_filter(ops: Any, dev: Any, constraint: Any, column: Any) -> None:
     """Make a filter and put it on a device."""
-    jax.block_until_ready(ops.filtered(dev, [constraint.filter(column)]).kept.of)
+    jax.block_until_ready(ops.with_filters(dev, [constraint.filter(column)]).kept.of)
 
 
 def skew(scale: float) -> Records:
@@ -217,7 +217,7 @@ def skew(scale: float) -> Records:
         calls: dict[str, dict[str, Callable[[], Any]]] = {}
         for name, search in run.items():
             ops = jax_ops if name == "jax" else torch_ops
-            calls[f"step, {name}"] = {what: partial(search, ops.put(one)) for what, one in constraints.items()}
+            calls[f"step, {name}"] = {what: partial(search, ops.to_device(one)) for what, one in constraints.items()}
         calls["processor"] = {what: _processed(one, sids) for what, one in constraints.items()}
         with torch.inference_mode():
             for what, each in calls.items():

@@ -189,7 +189,7 @@ def timed(work: Callable[[], Any], device: str) -> tuple[Any, float]:
 def sampling(large: Any, small: Any, vocab: mw.Vocabulary, device: str, rounds: int) -> list[Record]:
     """Sample documents in every way, 4 at once, in turn; return calls, tokens read and time by way."""
     table = mw.compile_json_schema(SCHEMA, vocab, whitespace=SEPARATORS, depth=8)
-    dev = torch_ops.put(table, device, budgets=True)
+    dev = torch_ops.to_device(table, device, distances=True)
     target, draft = Counted(large), Counted(small)
     batch, most = 4, 200
     options: Record = {"ops": torch_ops, "prompts": [[10]] * batch, "max_tokens": most}
@@ -243,7 +243,7 @@ def unbiased(large: Any, vocab: mw.Vocabulary, device: str, batch: int) -> list[
     number = {token: i for i, token in enumerate(vocab.tokens)}
     pairs = [(number[word.encode()], number[f" {name}".encode()]) for word in WORDS for name in NAMES]
     table = mw.compile_sids(pairs[::2], vocab_size=vocab.size)
-    dev = torch_ops.put(table, device)
+    dev = torch_ops.to_device(table, device)
     reader = Counted(large)
     prompt = [10, *vocab.encode('{"name": "')]
     out = []
@@ -301,7 +301,7 @@ def projections(device: str, quick: bool) -> list[Record]:
             first = rng.integers(0, size, (40, 1))
             second = np.concatenate([rng.choice(size, (1, allowed), replace=False) for _ in first])
             sids = np.stack([np.repeat(first[:, 0], allowed), second.reshape(-1)], axis=1)
-            dev = torch_ops.put(mw.compile_sids(sids, vocab_size=size), device)
+            dev = torch_ops.to_device(mw.compile_sids(sids, vocab_size=size), device)
             state = torch_ops.advance(dev, torch_ops.start(dev, 16), torch.from_numpy(first[:16, 0]).to(device))
             work = {
                 "allowed": partial(allowed_logits, hidden, weight, dev, state, 1, ops=torch_ops),

@@ -107,7 +107,7 @@ def valid_of(data: Dataset) -> Valid:
     catalogue = data.catalogue
     size = catalogue.codes + START + 1
     table = allowed_set(catalogue, np.arange(len(catalogue.sids)), size)
-    return Valid(torch_ops.put(table), torch_ops.put(mw.sort_sids(tokens_of(catalogue.sids), size)))
+    return Valid(torch_ops.to_device(table), torch_ops.to_device(mw.sort_sids(tokens_of(catalogue.sids), size)))
 
 
 def asking(network: Transformer, blocks: torch.Tensor, counts: torch.Tensor, beams: int) -> tuple[Step, Cache]:

@@ -204,10 +204,10 @@ def decode(scale: float) -> Records:
         table, dense = mw.compile_sids(sids, VOCAB), dense_csr.build(sids, VOCAB)
         constraints: dict[str, Any] = {"maskwright": table, "sorted matrix": mw.sort_sids(sids, VOCAB)}
         for name, constraint in constraints.items():
-            dev = torch_ops.put(constraint)
+            dev = torch_ops.to_device(constraint)
             fast["torch"][name, count] = partial(ours_torch, dev)
             fast["torch.compile"][name, count] = partial(compiled, dev)
-            fast["jax"][name, count] = partial(ours_jax, jax_ops.put(constraint))
+            fast["jax"][name, count] = partial(ours_jax, jax_ops.to_device(constraint))
         for name, project in (("dense+CSR", True), ("dense+CSR, children only", False)):
             fast["torch"][name, count] = run_torch(dense_csr.to_torch(dense, project=project))
             fast["jax"][name, count] = run_jax(dense_csr.to_jax(dense, project=project))
@@ -257,8 +257,8 @@ def matrix(scale: float) -> Records:
         ordered = np.ascontiguousarray(made.sids)
         rng = np.random.default_rng(1)
         asked = torch.tensor(np.concatenate([sids[rng.integers(0, count, 50_000)], random_sids(50_000)]).astype(int))
-        devs: dict[str, Any] = {"table": torch_ops.put(table), "matrix": torch_ops.put(made)}
-        devs_jax = {"table": jax_ops.put(table), "matrix": jax_ops.put(made)}
+        devs: dict[str, Any] = {"table": torch_ops.to_device(table), "matrix": torch_ops.to_device(made)}
+        devs_jax = {"table": jax_ops.to_device(table), "matrix": jax_ops.to_device(made)}
         held = {"table": table.nbytes, "matrix": sum(x.nbytes for x in (*devs["matrix"].words, devs["matrix"].masks))}
         many = 21 if count < 10**6 else 5
 
@@ -294,7 +294,7 @@ def _step_times(table: Any, vocab: int, repeats: int) -> dict[str, float]:
     """Return microseconds per step in PyTorch, unconstrained and with a table; all levels share their logits."""
     torch.set_num_threads(1)
     logits = torch.tensor(random_logits(BATCH, BEAMS, vocab, 2)[1])
-    dev = torch_ops.put(table)
+    dev = torch_ops.to_device(table)
 
     steps = [logits] * LENGTH
 

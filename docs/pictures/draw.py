@@ -439,7 +439,7 @@ def filtered_beams() -> str:
         return logits.astype(np.float32), cache
 
     chosen = table.filter(keep)
-    dev = numpy_ops.filtered(numpy_ops.put(table), [chosen])
+    dev = numpy_ops.with_filters(numpy_ops.to_device(table), [chosen])
     out = beam_search(step, np.zeros((2, 3), np.int64), dev, ops=numpy_ops, batch=1, beams=2, max_length=3)
     best = [tuple(row.tolist()) for row in out.tokens[0]]
     live.update(best)

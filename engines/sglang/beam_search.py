@@ -103,7 +103,7 @@ class CatalogueBeams:
         catalogues.check(config.vocab_size, ends)
         device = scheduler.req_to_token_pool.device
         for table in catalogues.tables().values():
-            self._placed[id(table)] = torch_ops.put(table, device, budgets=False)
+            self._placed[id(table)] = torch_ops.to_device(table, device, distances=False)
         self._catalogues = catalogues
 
     def begin(self, original: Callable[..., str | None], coordinator: Any, req: Any, recv_req: Any) -> str | None:
@@ -156,7 +156,7 @@ class CatalogueBeams:
 
     def _dev(self, constraint: SidConstraint) -> Any:
         if isinstance(constraint, SidFilter):
-            return torch_ops.filtered(self._placed[id(constraint.table)], [constraint])
+            return torch_ops.with_filters(self._placed[id(constraint.table)], [constraint])
         return self._placed[id(constraint)]
 
     # --------------------------------------------------------------------------------------------- at every step

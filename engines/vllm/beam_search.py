@@ -30,14 +30,14 @@ def beam_search(
     beams: int,
     max_tokens: int | None = None,
     length_penalty: float = 0.0,
-    renormalise: bool = False,
+    renormalize: bool = False,
     count_eos: bool = False,
 ) -> Beams:
     """Return the `beams` best sequences of a table after each prompt, as `runtime.decode.beam_search` does.
 
     scores: `engine_scores(llm)` or `server_scores(url, model)`. prompts: token ids of B texts. dev: from
-    `torch_ops.put(table)` in the host's memory, with filters or not. max_tokens: the most tokens of a result, EOS not
-    counted; None for the table's longest. Other arguments as there.
+    `torch_ops.to_device(table)` in the host's memory, with filters or not. max_tokens: the most tokens of a result, EOS
+    not counted; None for the table's longest. Other arguments as there.
 
     A step is one request a beam, or one for every 128 tokens that the beam may go on with. Raises ValueError if nothing
     is complete within max_tokens, or no length is known.
@@ -70,7 +70,7 @@ def beam_search(
     }
     return search(
         step, cache, dev, ops=torch_ops, batch=len(prompts), beams=beams, max_tokens=max_tokens,
-        length_penalty=length_penalty, renormalise=renormalise, count_eos=count_eos,
+        length_penalty=length_penalty, renormalize=renormalize, count_eos=count_eos,
     )  # fmt: skip
 
 

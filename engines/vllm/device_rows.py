@@ -43,7 +43,7 @@ class _Placed:
     def __init__(self, table: TransitionTable | SortedMatrix, device: torch.device, slots: int, width: int) -> None:
         self.table = table
         self.counts = table.min_length != table.max_length  # tokens, so that an end stays in reach
-        placed = torch_ops.put(table, device, budgets=self.counts and not isinstance(table, SortedMatrix))
+        placed = torch_ops.to_device(table, device, distances=self.counts and not isinstance(table, SortedMatrix))
         self.filters: FilterSlots | None = None  # until a request has one: kernels read a table without filters
         self._dev = placed
         self.start, self.dead = self._start_and_dead()

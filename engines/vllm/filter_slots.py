@@ -19,12 +19,12 @@ from ...table.transition_table import TransitionTable
 class FilterSlots:
     """A matrix or table on a device, with a filter for each slot: number 0 keeps everything, and stands for none.
 
-    dev: from `torch_ops.put`. A slot's filter goes when the slot gets another, or none.
+    dev: from `torch_ops.to_device`. A slot's filter goes when the slot gets another, or none.
     """
 
     def __init__(self, dev: Any, table: TransitionTable | SortedMatrix) -> None:
         self._bare = dev
-        self.dev: Any = torch_ops.filtered(dev, [table.filter(np.ones(table.num_items, np.bool_))])
+        self.dev: Any = torch_ops.with_filters(dev, [table.filter(np.ones(table.num_items, np.bool_))])
         # those of all filters stand one behind the other; `of` is no filter's
         self._arrays = [name for name in arrays_of(type(self.dev.kept)) if name != "of"]
         self._count = 1
@@ -48,7 +48,7 @@ class FilterSlots:
         if not self._free:
             self._grow()
         number = self._numbers[slot] = self._free.pop()
-        one = torch_ops.filtered(self._bare, [kept]).kept
+        one = torch_ops.with_filters(self._bare, [kept]).kept
         for name in self._arrays:
             part: Tensor = getattr(one, name)
             getattr(self.dev.kept, name)[number * len(part) : (number + 1) * len(part)] = part

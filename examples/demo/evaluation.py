@@ -86,7 +86,7 @@ def search_both(
     The two take turns, batch by batch and each first every other time, so that whatever else the machine
     does meets both alike. Reading the histories is not timed: both share it.
     """
-    allowed = torch_ops.put(table)
+    allowed = torch_ops.to_device(table)
     tokens: tuple[list[Ints], list[Ints]] = ([], [])
     returned: tuple[list[NDArray[np.bool_]], list[NDArray[np.bool_]]] = ([], [])
     timed: tuple[list[float], list[float]] = ([], [])

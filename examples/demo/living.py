@@ -54,7 +54,7 @@ def live_searches(
 ) -> Living:
     """Search a live catalogue for every row: under filters, while items are sold out, and once `new` ones are added."""
     live, random = live_without(catalogue, new, network.vocab_size), np.random.default_rng(seed)
-    dev: Any = torch_ops.put(live.table)
+    dev: Any = torch_ops.to_device(live.table)
     kept_share: list[tuple[float, float]] = []
     same, gone, after = 0, set(), 0
     hits: tuple[list[bool], list[bool], list[bool]] = ([], [], [])
@@ -75,10 +75,10 @@ def live_searches(
     parts = [rows.take(np.arange(begin, min(begin + batch, len(rows)))) for begin in range(0, len(rows), batch)]
     for part in parts:  # each user has a filter of their own, and the best items are sold out meanwhile
         now = live.publish()
-        dev = torch_ops.refreshed(dev, _snapshot(now))
+        dev = torch_ops.with_snapshot(dev, _snapshot(now))
         keeps = [random.random(len(now)) < _IN_STOCK for _ in range(len(part))]
         filters: Any = [now.filter(keep) for keep in keeps]
-        free, filtered = search(part, dev), search(part, torch_ops.filtered(dev, filters))
+        free, filtered = search(part, dev), search(part, torch_ops.with_filters(dev, filters))
         kept_share.append(
             (_share(now.items(free), keeps, now), _share(now.items(filtered, filters=filters), keeps, now))
         )
@@ -92,13 +92,13 @@ def live_searches(
         same += int((running.tokens == free.tokens).all(dim=(1, 2)).sum())
         gone.update(best)
         now = live.publish()
-        dev = torch_ops.refreshed(dev, _snapshot(now))
+        dev = torch_ops.with_snapshot(dev, _snapshot(now))
         after += sum(item in gone for ids in now.items(search(part, dev)) for item in ids)
     live.insert(catalogue.sids[new], new)
     now = live.publish()
-    dev = torch_ops.refreshed(dev, _snapshot(now))
+    dev = torch_ops.with_snapshot(dev, _snapshot(now))
     arrivals = now.filter(np.arange(len(now)) >= len(now) - len(new))  # the new ones have the last rows
-    shelf = torch_ops.filtered(dev, [arrivals])
+    shelf = torch_ops.with_filters(dev, [arrivals])
     for part in parts:
         hits[1].extend(_hits(now.items(search(part, dev), 10), part))
         hits[2].extend(_hits(now.items(search(part, shelf), 10, filters=arrivals), part))

@@ -98,26 +98,26 @@ _numbers = itertools.count(1)
 
 
 def starts_in(table: GroupedArrays) -> NDArray[np.int32]:
-    """Return the states in which sequences start: (1,), or (B,) of an arena as `at` said, (0,) before it did."""
+    """Return the states in which sequences start: (1,), or (B,) of an arena after `with_start_states`, else (0,)."""
     return table.starts if isinstance(table, ArenaView) else np.zeros(1, np.int32)
 
 
 class Arena:
     """Fixed arrays that any number of tables of one vocabulary share, as far as they fit.
 
-    `torch_ops.put` and `jax_ops.put` make the arena's arrays on a device, which stay the same while tables come and go,
-    and every operation takes what they return as it takes one table. `at(handles)` says where the rows of a batch
-    start. A table that nobody holds a handle of stays until its room is needed, the one used least recently first.
-    Tries are taken as graphs, without their compact tails, at about 9 bytes a state. A trie lies above as many states
-    as it has, so that none of its states here is also one of its own: `capacity.states` must be twice those of the
-    largest trie. States belong to the arena, and `input_rows` says which items they stand for. Any thread may add and
-    drop.
+    `torch_ops.to_device` and `jax_ops.to_device` make the arena's arrays on a device, which stay the same while tables
+    come and go, and every operation takes what they return as it takes one table. `with_start_states(handles)` says
+    where the rows of a batch start. A table that nobody holds a handle of stays until its room is needed, the one used
+    least recently first. Tries are taken as graphs, without their compact tails, at about 9 bytes a state. A trie lies
+    above as many states as it has, so that none of its states here is also one of its own: `capacity.states` must be
+    twice those of the largest trie. States belong to the arena, and `input_rows` says which items they stand for. Any
+    thread may add and drop.
 
     Args:
         vocabulary: A `Vocabulary`, or whatever has its size, eos, fingerprint and `other_ends`. Sequences end by EOS
             here, so tables must have been compiled with its ends.
         capacity: What fits.
-        budgets: Whether there are the distances that `remaining` needs.
+        distances: Whether there are the distances that `remaining` needs.
 
     Raises:
         TypeError: An argument is of another type.
@@ -132,7 +132,7 @@ class Arena:
         1
     """
 
-    def __init__(self, vocabulary: VocabularyLike, capacity: Capacity | None = None, *, budgets: bool = False) -> None:
+    def __init__(self, vocabulary: VocabularyLike, capacity: Capacity | None = None, *, distances: bool = False):
         for name in ("size", "eos", "fingerprint"):
             if not hasattr(vocabulary, name):
                 raise TypeError(f"an arena is made for a Vocabulary, not a {type(vocabulary).__name__}")
@@ -141,7 +141,7 @@ class Arena:
         if capacity is not None and not isinstance(capacity, Capacity):
             raise TypeError(f"capacity must be a Capacity, not {type(capacity).__name__}")
         self.capacity = cap = Capacity() if capacity is None else capacity
-        self.budgets = budgets
+        self.budgets = distances
         self.number = next(_numbers)  # unlike that of any other arena of this process
         self._spaces = {
             name: Space(size)
@@ -159,7 +159,7 @@ class Arena:
         self._lock = threading.RLock()
         self._evictions = 0
         self.releases = 0  # handles dropped so far: whoever waits for room need not ask again before there is another
-        self.held = ArenaArrays(vocabulary, cap, self.number, budgets=budgets)
+        self.held = ArenaArrays(vocabulary, cap, self.number, budgets=distances)
         self.table = self.held.view
 
     # -------------------------------------------------------------------------------------------- what is there
@@ -184,7 +184,7 @@ class Arena:
             table: A table of the arena's vocabulary.
 
         Returns:
-            A handle, which `at` and `drop` take.
+            A handle, which `with_start_states` and `drop` take.
 
         Raises:
             ArenaError: There is no room, or never would be, or a grammar has no finite table.
@@ -257,7 +257,7 @@ class Arena:
         """Return the input rows that final states of the arena stand for, as `TransitionTable.input_rows` does.
 
         Args:
-            handles: One for all states, or H of them, as `at` takes them: N / H states in a row belong to each.
+            handles: One for all states, or H of them, as `with_start_states` takes them: one for N / H states in a row.
             states: (N,) that a decoder returns, before EOS, or a state of the operations.
 
         Returns:
@@ -542,7 +542,7 @@ class Arena:
     def check_budgets(self, budgets: bool) -> None:
         """Raise ValueError where distances are asked for that an arena has not."""
         if budgets and not self.budgets:
-            raise ValueError("this arena has no distances: make it with Arena(..., budgets=True)")
+            raise ValueError("this arena has no distances: make it with Arena(..., distances=True)")
 
     def mirror(self, where: Any, make: Callable[[], Mirror]) -> DeviceTable:
         """Return the arena's arrays on a device as they are now, a copy that `make` makes the first time."""
@@ -554,7 +554,7 @@ class Arena:
     def follow(self) -> None:
         """Put what the calling thread gives devices from here on in order with writes to the arena's arrays there.
 
-        `add` and `at` do so; each thread or stream needs it once.
+        `add` and `with_start_states` do so; each thread or stream needs it once.
         """
         with self._lock:
             for mirror in self._mirrors.values():
@@ -573,10 +573,10 @@ def check_held(table: Any) -> None:
     if isinstance(table, SortedMatrix):
         raise TypeError(
             "an Arena holds tables, not a SortedMatrix: compile the rows with compile_sids, or put the matrix by "
-            "itself, ops.put(matrix)"
+            "itself, ops.to_device(matrix)"
         )
     if isinstance(table, SidFilter | Snapshot | LiveFilter):
-        raise TypeError(f"an Arena holds tables, not a {type(table).__name__}: put it by itself, with ops.put")
+        raise TypeError(f"an Arena holds tables, not a {type(table).__name__}: put it by itself, with ops.to_device")
     if not isinstance(table, TransitionTable | LazyTable):
         raise not_a_table(table)
 
@@ -588,8 +588,8 @@ def _check_finite(table: Compiled) -> None:
             table.to_table()
         except NoTableError as error:
             raise ArenaError(
-                "an arena holds arrays, and this grammar has no finite table: put it by itself, ops.put(table), or "
-                "give it to an Engine, which does not put it into its arena"
+                "an arena holds arrays, and this grammar has no finite table: put it by itself, ops.to_device(table), "
+                "or give it to an Engine, which does not put it into its arena"
             ) from error
 
 

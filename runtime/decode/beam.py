@@ -43,7 +43,7 @@ def beam_search(
     max_tokens: int,
     start_token: int = 0,
     length_penalty: float = 0.0,
-    renormalise: bool = False,
+    renormalize: bool = False,
     count_eos: bool = False,
     gather: Callable[[Any, Any], Any] | None = None,
 ) -> Beams:
@@ -56,11 +56,11 @@ def beam_search(
     `start_token` at t = 0, when the M rows of a batch element must be alike. cache: a tree of arrays whose first
     axis is B * M, regathered by parent beam after each step; `gather(cache, index (B * M,))` does it another way. At
     depths where no sequence branches any more nothing is regathered.
-    dev: from `ops.put`, or None for no constraint; a `Continuation` begins where sequences stand already.
+    dev: from `ops.to_device`, or None for no constraint; a `Continuation` begins where sequences stand already.
     ops: torch_ops, jax_ops or numpy_ops. max_tokens: the most tokens of a result, EOS not counted; a table with an EOS
     takes one step more, to score it.
 
-    Scores are sums of log-probabilities under the model's full softmax; renormalise: under the softmax of the
+    Scores are sums of log-probabilities under the model's full softmax; renormalize: under the softmax of the
     allowed tokens alone. Sequences of different lengths are ranked by score / length ** length_penalty, and then
     that is the score returned; count_eos: with EOS in the length. The empty sequence counts as one token there. A table
     without EOS lets a sequence that is the prefix of another end at no cost. To end counts with the probability of all
@@ -78,7 +78,7 @@ def beam_search(
         raise ValueError(f"batch, beams and max_tokens must be positive, not {batch}, {beams} and {max_tokens}")
     given, (dev, depth) = dev, table_of(dev)
     if dev is not None and not hasattr(dev, "min_length"):
-        raise TypeError(f"dev must come from ops.put, or be None, not a {type(dev).__name__}")
+        raise TypeError(f"dev must come from ops.to_device, or be None, not a {type(dev).__name__}")
     if dev is not None:
         check_room(dev, depth, max_tokens)
     if dev is not None and dev.max_length is not None and dev.max_length <= depth:
@@ -102,11 +102,11 @@ def beam_search(
         return _merge(ops, finished, totals, length, state.node.reshape(batch, beams), counted**length_penalty)
 
     def finish_with_eos(length: int) -> _Finished:
-        return finish(scores + ops.end_scores(dev, logits, state, renormalise).reshape(batch, beams), length)
+        return finish(scores + ops.end_scores(dev, logits, state, renormalize).reshape(batch, beams), length)
 
     if root is not None and not fixed and dev.min_length <= depth:  # what is written so far may be all
         if scores_end:
-            end = ops.end_scores(dev, logits, root, renormalise)
+            end = ops.end_scores(dev, logits, root, renormalize)
         else:
             end = xp.where(ops.accepting(dev, root), scores[:, 0], -float("inf"))
         totals = xp.where(xp.arange(beams, like=tokens) == 0, end[:, None], -float("inf"))
@@ -117,7 +117,7 @@ def beam_search(
             logits, cache = step(tokens.reshape(-1), cache, t)
             if scores_end:
                 finished = finish_with_eos(t)
-        scores, parents, tokens, state = ops.select(dev, logits, state, scores, beams, depth + t, renormalise)
+        scores, parents, tokens, state = ops.select(dev, logits, state, scores, beams, depth + t, renormalize)
         history.append((parents, tokens))
         if not fixed and not scores_end:
             may_end = ops.accepting(dev, state).reshape(batch, beams)

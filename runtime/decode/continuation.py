@@ -22,7 +22,7 @@ class Continuation(NamedTuple):
 
 
 def continue_from(dev: Placed, tokens: Array, *, ops: Operations) -> Continuation:
-    """Return a table with each input's sequence behind tokens (B, P), from `ops.put`.
+    """Return a table with each input's sequence behind tokens (B, P), from `ops.to_device`.
 
     A sequence that cannot begin so has no results: they are flagged in `valid`.
     """

@@ -40,7 +40,7 @@ class DeviceFollower:
         self.ops, self.dev, self.batch = ops, dev, batch
         self.size, self.ends, self.length = dev.vocab_size, dev.ends, dev.fixed_length
         shortened = dev.max_length is None or max_tokens < dev.max_length
-        self.budgets = shortened and counts_tokens(dev)
+        self.distances = shortened and counts_tokens(dev)
         self.root = ops.start(dev, batch)
         self.levels: list[Any] = []
         self.room: Any = None
@@ -51,7 +51,7 @@ class DeviceFollower:
     def open(self, rows: Sequence[Row]) -> None:
         """Begin a draft where the rows are."""
         self.levels = [self.root]
-        if self.budgets:
+        if self.distances:
             self.room = self.ops.arrays.to_device(np.array([row.room for row in rows]), self.root.node)
 
     def grow(self, tokens: Array, children: int) -> None:
@@ -70,7 +70,7 @@ class DeviceFollower:
         """Return x (B * w, V) masked for all nodes of a depth, or (B, V) for one place of each row."""
         state = self.levels[level] if place is None else place
         remaining = None
-        if self.budgets:
+        if self.distances:
             each = state.node.shape[0] // self.batch
             rows = self.ops.arrays.arange(state.node.shape[0], like=self.root.node) // each
             left = self.room - level

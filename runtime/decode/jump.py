@@ -139,16 +139,16 @@ def sample_jumping(
     prompts: Sequence[Sequence[int]],
     max_tokens: int,
     vocabulary: Spelling | None = None,
-    budgets: bool = True,
+    distances: bool = True,
     retokenise: bool = False,
     **options: Unpack[FilterOptions],
 ) -> Jumped:
     """Return a sequence of the table for each prompt, each choice drawn as `sample` does; the rest is not drawn.
 
     model: see `Reader`. table: one, or one for each row, sorted matrices too; a `LazyTable` is read as far as the texts
-    come, unless there are budgets. prompts: B lists of tokens, each with one at least. vocabulary: what the table was
+    come, unless there are distances. prompts: B lists of tokens, each with one at least. vocabulary: what the table was
     compiled for; without it only what is a single token is forced, as where semantic IDs do not branch. max_tokens: the
-    most tokens of a sequence, EOS not counted. budgets: what could not be complete by then is not allowed; else it is
+    most tokens of a sequence, EOS not counted. distances: what could not be complete by then is not allowed; else it is
     flagged in `valid`.
 
     What the model drew is never changed, so that each token has the masked distribution given those before it, or is
@@ -165,7 +165,7 @@ def sample_jumping(
     xp = ops.arrays
     filters = _filters(**options)
     written = check_prompts(prompts, max_tokens, model)
-    matchers = row_matchers(table, vocabulary, len(written), max_tokens if budgets else None)
+    matchers = row_matchers(table, vocabulary, len(written), max_tokens if distances else None)
     if retokenise and vocabulary is None:
         raise ValueError("retokenise=True needs to know how tokens are spelt: pass vocabulary=")
     starts = [len(prompt) for prompt in written]
@@ -248,7 +248,7 @@ def row_matchers(
         raise TypeError(
             "table must be a TransitionTable or a SortedMatrix, or a list of one for each row, not "
             f"{type(table).__name__}: forced tokens are found on the host, so pass the constraint itself, and not what "
-            "ops.put makes of it"
+            "ops.to_device makes of it"
         )
     tables = [table] * batch if isinstance(table, Constraint) else list(table)
     if len(tables) != batch:
@@ -264,7 +264,7 @@ def row_matchers(
         if budget is not None and isinstance(one, Constraint) and not has_lengths(one):
             raise ConstraintError(
                 "this grammar has no table, or none within its budget, so nobody knows how many tokens an end is away, "
-                "and a sequence may not be complete within max_tokens: pass budgets=False, and look at `valid`"
+                "and a sequence may not be complete within max_tokens: pass distances=False, and look at `valid`"
             )
     return [Matcher(one, vocabulary, max_tokens=budget) for one in tables]
 

@@ -87,7 +87,7 @@ def sample(
     top_k: tokens at least as probable as the k-th best. top_p: the most probable ones that hold this much together.
     min_p: those at least so many times as probable as the best.
     temperature 0: the best allowed token, at log-probability 0; log_mass is then at temperature 1.
-    remaining: (N,) budgets, as in `mask_logits`. level: a depth of a trie at which all states are: then only as many
+    remaining: (N,) distances, as in `mask_logits`. level: a depth of a trie at which all states are: then only as many
     logits as a state there can allow are looked at, and where a state is of another depth some are left out.
     log_mass: False where nobody reads it: a kernel on a CPU then exponentiates nothing that is not drawn from.
 
@@ -220,11 +220,11 @@ def sample_sequences(
 ) -> Sequences:
     """Return `samples` sequences of the table for each of `batch` inputs, each step drawn as `sample` does.
 
-    dev: from `ops.put`; a `Continuation` begins where sequences stand already.
+    dev: from `ops.to_device`; a `Continuation` begins where sequences stand already.
     step: step(tokens (B * S,), cache, t) -> (logits (B * S, V), cache), where tokens are those chosen at t - 1,
     `start_token` at t = 0 and where a sequence has ended. cache: anything; rows never change places.
     max_tokens: the most tokens of a sequence, EOS not counted. A table with EOS takes one step more, to draw it; of
-    one without, all sequences must have one length. Where the table was put with budgets, what could not be complete
+    one without, all sequences must have one length. Where the table was put with distances, what could not be complete
     by then is not allowed, and of nested tables some of what could, since their distances are upper bounds; else what
     is not complete is flagged in `valid`, as are rows whose model has no distribution.
     random: as in `sample`; of uniform numbers, (steps, B * S, 2). options: see `FilterOptions`.
@@ -241,7 +241,7 @@ def sample_sequences(
     most = None if dev.max_length is None else dev.max_length - depth
     steps = max_tokens if most is None else min(max_tokens, most)
     shortened = most is None or steps < most
-    budgets = shortened and counts_tokens(dev)
+    distances = shortened and counts_tokens(dev)
     fixed = dev.eos is None
     rows = batch * samples
     if isinstance(given, Continuation):
@@ -260,7 +260,7 @@ def sample_sequences(
         now, random = _split(ops, random)
         drawn = sample(
             dev, logits, state, now, ops=ops, **filters._asdict(), level=depth + t if dev.is_trie else None,
-            remaining=count + (max_tokens - t) if budgets else None,
+            remaining=count + (max_tokens - t) if distances else None,
         )  # fmt: skip
         if log_probs is None:
             log_probs = log_mass = xp.zeros((rows,), like=drawn.log_probs)
@@ -331,7 +331,7 @@ def _floor(ops: Operations, x: Array, total: Array, filters: CheckedFilters) -> 
     if top_p is not None:
         if filters.top_k is None:
             largest = xp.sort(x)
-        else:  # renormalised; those as probable as the k-th are kept with it
+        else:  # renormalized; those as probable as the k-th are kept with it
             left = xp.logsumexp(xp.where(x >= floor, x, -float("inf")))[:, None]
             total = xp.where(_finite(left), left, 0.0)
         p = xp.exp(largest - total)
@@ -444,7 +444,7 @@ def _filters(
 
 def _check_dev(dev: Placed) -> None:
     if not hasattr(dev, "min_length"):
-        raise TypeError(f"dev must come from ops.put, not be a {type(dev).__name__}")
+        raise TypeError(f"dev must come from ops.to_device, not be a {type(dev).__name__}")
 
 
 def _check_run(dev: Placed, depth: int, batch: int, samples: int, max_tokens: int) -> None:

@@ -3,7 +3,7 @@
 What comes out has exactly the large model's masked distribution. A draft is a chain or a tree. A node's children are
 drawn without replacement, and tried one after the other by recursive rejection sampling (arXiv 2305.09781, 2402.12374):
 child j, drawn from q_j, is taken with probability min(1, p_j(x) / q_j(x)); if it is not, p_{j+1} is max(p_j - q_j, 0),
-normalised, and q_{j+1} is q_j without x, normalised. With p_1 = p, what is taken, or is drawn from what is left of p
+normalized, and q_{j+1} is q_j without x, normalized. With p_1 = p, what is taken, or is drawn from what is left of p
 after the last child, is distributed as p: each trial alone keeps p_j, whatever came before it.
 """
 
@@ -54,19 +54,19 @@ def speculative_sample(
     branches: Sequence[int] = (1, 1, 1, 1),
     table: Constraint | Sequence[Constraint] | None = None,
     vocabulary: Spelling | None = None,
-    budgets: bool = True,
+    distances: bool = True,
     **options: Unpack[FilterOptions],
 ) -> Speculated:
     """Return a sequence of the table for each prompt, distributed as the target's own masked sampling has it.
 
     target, draft: see `Reader`; `keep` is called only where drafts branch. Both have the vocabulary of the table.
-    dev: from `ops.put`; with budgets, nothing is drawn that could not be complete within max_tokens, else such rows are
-    flagged. prompts, max_tokens, filters: as for `sample_jumping`; temperature 0 gives the target's greedy sequence.
-    The distributions of both models are masked, then filtered. branches: children of each drafted token, by depth:
-    (1, 1, 1, 1) is a chain of four, (3, 2, 1) a tree of 15 tokens. A round calls the draft once for each depth, and the
-    target once.
+    dev: from `ops.to_device`; with distances, nothing is drawn that could not be complete within max_tokens, else such
+    rows are flagged. prompts, max_tokens, filters: as for `sample_jumping`; temperature 0 gives the target's greedy
+    sequence. The distributions of both models are masked, then filtered. branches: children of each drafted token, by
+    depth: (1, 1, 1, 1) is a chain of four, (3, 2, 1) a tree of 15 tokens. A round calls the draft once for each depth,
+    and the target once.
 
-    table: with dev None, the table on the host, or one for each row, lazy ones and sorted matrices too; `budgets` as
+    table: with dev None, the table on the host, or one for each row, lazy ones and sorted matrices too; `distances` as
     for `sample_jumping`. Then forced spans are taken by jumping, and the distribution is that of `sample_jumping`: what
     is forced behind a drafted token is part of the draft, and costs no call of either model. vocabulary: to do so in
     text.
@@ -87,15 +87,15 @@ def speculative_sample(
         raise ValueError(f"branches={branches!r} must be positive numbers of children, one for each depth")
     branches = tuple(int(one) for one in branches)
     if (dev is None) == (table is None):
-        raise ValueError("pass dev, from ops.put, or dev=None and the table itself, to jump forward as well")
-    if table is None and (vocabulary is not None or not budgets):
-        raise ValueError("vocabulary= and budgets= go with table=: dev has budgets if it was put with them")
+        raise ValueError("pass dev, from ops.to_device, or dev=None and the table itself, to jump forward as well")
+    if table is None and (vocabulary is not None or not distances):
+        raise ValueError("vocabulary= and distances= go with table=: dev has distances if it was put with them")
     follower: DeviceFollower | HostFollower
     if table is None:
         _check_run(dev, 0, batch, 1, max_tokens)
         follower = DeviceFollower(ops, dev, batch, max_tokens)
     else:
-        follower = HostFollower(ops, row_matchers(table, vocabulary, batch, max_tokens if budgets else None))
+        follower = HostFollower(ops, row_matchers(table, vocabulary, batch, max_tokens if distances else None))
     rows = [Row(tokens, max_tokens) for tokens in written]
     run = Run(ops, follower, filters, [random])
     models = ReadingModel(target, batch), ReadingModel(draft, batch)

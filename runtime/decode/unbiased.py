@@ -50,7 +50,7 @@ def sample_unbiased(
     (1 - p ** K) / (1 - p) + K p ** K candidates on average (theorem 3.1).
 
     step and cache: as in `sample_sequences`, with B * K rows; both rounds begin with the cache given here, so a step
-    must not write to it in place. What is not complete in time, of a table put without budgets, counts as rejected.
+    must not write to it in place. What is not complete in time, of a table put without distances, counts as rejected.
     There are no filters such as top-k, since they change what P is. random: as in `sample`; or a tuple of uniform
     numbers for candidates (steps, B * K, 2), acceptance (B, K), candidates again, and the choice among those (B, 2).
 

@@ -15,7 +15,7 @@ Array: TypeAlias = Any
 """A torch.Tensor, a jax.Array or a numpy array: what they have in common has no type of its own."""
 
 Placed: TypeAlias = Any
-"""What `put` of the same library returns: a table, a matrix, an arena or a table that is read on demand."""
+"""What `to_device` of the same library returns: a table, a matrix, an arena or a table that is read on demand."""
 
 Cache: TypeAlias = Any
 """A model's cache: a tree of dicts, lists and tuples whose leaves are arrays with the batch first, or None."""
@@ -158,7 +158,7 @@ class Backend(Protocol):
 
 
 class Operations(Protocol):
-    """The operations on what `put` returns that decoders ask for: `torch_ops`, `jax_ops` and `numpy_ops` have them."""
+    """The operations that decoders ask for: `torch_ops`, `jax_ops` and `numpy_ops` have them."""
 
     @property
     def arrays(self) -> Backend:
@@ -180,11 +180,11 @@ class Operations(Protocol):
         """Return logits (B, V) with -inf at every token that is not allowed."""
 
     def select(
-        self, dev: Placed, logits: Array, state: Any, scores: Array, beams: int, level: int, renormalise: bool = ..., /
+        self, dev: Placed, logits: Array, state: Any, scores: Array, beams: int, level: int, renormalize: bool = ..., /
     ) -> Any:
         """Return the `beams` best continuations over all beams of each batch element, EOS aside."""
 
-    def end_scores(self, dev: Placed, logits: Array, state: Any, renormalise: bool = ..., /) -> Array:
+    def end_scores(self, dev: Placed, logits: Array, state: Any, renormalize: bool = ..., /) -> Array:
         """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere."""
 
     def allowed_tokens(

@@ -9,7 +9,7 @@ A cursor is a kind of constraint on a device. It tells a few things of states, a
 - `first_offers` lists the first tokens that states allow.
 
 Where a kind has a faster way it overrides `mask_words`, `masked`, `reached`, `select_at_once`, or an operation.
-`Kinds` finds the cursor of what `put` returned.
+`Kinds` finds the cursor of what `to_device` returned.
 
 Tables know one end token, `eos`. Operations take the other ends for `eos` on the way in, and copy what is said of
 `eos` to them on the way out. Where continuations are ranked, to end is one continuation: `eos` has the probability of
@@ -59,7 +59,7 @@ class Chosen(NamedTuple):
 
 
 class Cursor:
-    """A kind of constraint on the arrays of one library. `dev` is what `put` returned, B is a batch, V a vocabulary."""
+    """A kind of constraint on the arrays of one library. `dev` is from `to_device`, B is a batch, V a vocabulary."""
 
     has: tuple[str, ...] | None = None
     """The names of the operations that a kind has; None: all."""
@@ -83,7 +83,7 @@ class Cursor:
     def distance(self, dev: Any, state: Any) -> Array:
         """Return the tokens (B,) in which each sequence can be complete, at least one of which is always allowed.
 
-        A table must have been put with budgets.
+        A table must have been put with distances.
         """
         raise NotImplementedError
 
@@ -98,10 +98,10 @@ class Cursor:
         """Return a mask (n, V or more) of what states allow, ends among them: -1 or True where it is, else 0."""
         raise NotImplementedError
 
-    def offers(self, dev: Any, x: Array, state: Any, level: int, normalised: bool) -> Offer:
+    def offers(self, dev: Any, x: Array, state: Any, level: int, normalized: bool) -> Offer:
         """Return x (n, V') of what states at one depth offer; a state of another depth may lack some or all of it.
 
-        normalised: x has log-probabilities, else logits, of which some that are not allowed may be NaN or inf.
+        normalized: x has log-probabilities, else logits, of which some that are not allowed may be NaN or inf.
         """
         raise NotImplementedError
 
@@ -168,7 +168,7 @@ class Cursor:
         return _first_column(found)
 
     def select_at_once(
-        self, dev: Any, logits: Array, state: Any, scores: Array, beams: int, level: int, renormalise: bool
+        self, dev: Any, logits: Array, state: Any, scores: Array, beams: int, level: int, renormalize: bool
     ) -> Selection | None:
         """Return what `select` does where a kernel does all of it, else None."""
         return None
@@ -254,21 +254,21 @@ class Cursor:
         return Candidates(best, tokens, self.follow(dev, state, tokens, level, alive))
 
     def select(
-        self, dev: Any, logits: Array, state: Any, scores: Array, beams: int, level: int, renormalise: bool = False
+        self, dev: Any, logits: Array, state: Any, scores: Array, beams: int, level: int, renormalize: bool = False
     ) -> Selection:
         """Return the `beams` best continuations over all beams of each batch element, ends aside.
 
         logits: (B * m, V). state: (B * m,), all at depth `level`. scores: (B, m) totals so far, to which
-        log-probabilities under the full softmax are added; renormalise: under that of the allowed tokens alone. A row
+        log-probabilities under the full softmax are added; renormalize: under that of the allowed tokens alone. A row
         of logits that has no distribution (NaN, +inf, all -inf) has no continuations. dev None: no constraint.
         """
         ops, (batch, m) = self.ops, scores.shape
         self._check(dev, logits, state)
         logits = self._with_one_end(dev, logits, state)
-        found = self.select_at_once(dev, logits, state, scores, beams, level, renormalise)
+        found = self.select_at_once(dev, logits, state, scores, beams, level, renormalize)
         if found is not None:
             return found
-        offer = self._scored(dev, logits, state, level, renormalise)
+        offer = self._scored(dev, logits, state, level, renormalize)
         x, token, edges = offer
         if m == beams and token is not None and token.shape[1] == 1:  # nothing branches: beams go on in their places
             best = ops.without_nan(scores + x.reshape(batch, m))
@@ -297,11 +297,11 @@ class Cursor:
         chosen = Chosen(state, of_parents, tokens.reshape(-1), follows, alive.reshape(-1), level)
         return Selection(best, parents, tokens, self.reached(dev, chosen))
 
-    def _scored(self, dev: Any, logits: Array, state: Any, level: int, renormalise: bool) -> Offer:
+    def _scored(self, dev: Any, logits: Array, state: Any, level: int, renormalize: bool) -> Offer:
         """Return the log-probabilities of what states offer: -inf, or NaN, in a row that has no distribution."""
         ops = self.ops
-        if not renormalise:
-            return ops.softmax_of(logits, lambda x, normalised: self.offers(dev, x, state, level, normalised))
+        if not renormalize:
+            return ops.softmax_of(logits, lambda x, normalized: self.offers(dev, x, state, level, normalized))
         logits = ops.widen(logits)
         offer = self.offers(dev, logits, state, level, False)
         mass = ops.logsumexp(offer.scores)[:, None]
@@ -311,8 +311,8 @@ class Cursor:
         sound = (mass > _NONE) & (mass < float("inf"))
         return offer._replace(scores=ops.where(sound, offer.scores - ops.where(sound, mass, 0.0), _NONE))
 
-    def end_scores(self, dev: Any, logits: Array, state: Any, renormalise: bool = False) -> Array:
-        """Return the log-probability of EOS (B,) where a sequence may end, else -inf; `renormalise` as in `select`.
+    def end_scores(self, dev: Any, logits: Array, state: Any, renormalize: bool = False) -> Array:
+        """Return the log-probability of EOS (B,) where a sequence may end, else -inf; `renormalize` as in `select`.
 
         Of several ends it is the probability that the model ends by any of them.
         """
@@ -323,7 +323,7 @@ class Cursor:
             )
         self._check(dev, logits, state)
         logits = self._with_one_end(dev, logits, state)
-        last = self.ops.log_softmax(self.masked(dev, logits, state) if renormalise else logits)[:, dev.eos]
+        last = self.ops.log_softmax(self.masked(dev, logits, state) if renormalize else logits)[:, dev.eos]
         return self.ops.where(self.accepting(dev, state) & (last <= float("inf")), last, _NONE)
 
     def advance(self, dev: Any, state: Any, tokens: Array) -> Any:
@@ -353,7 +353,7 @@ class Cursor:
         state: Any = None,
         *,
         remaining: Array | None = None,
-        renormalise: bool = True,
+        renormalize: bool = True,
         by_position: bool = False,
     ) -> Array:
         """Return the log-probability of each sequence (B,), as `numpy_ops.log_probs` says, with derivatives by logits.
@@ -361,7 +361,7 @@ class Cursor:
         Beside the logits it takes one copy of them, or where a state allows at most a quarter of the vocabulary, and
         that is known before, one of these alone.
         """
-        by_token = likelihood.log_probs(self, dev, logits, tokens, state, remaining, renormalise)
+        by_token = likelihood.log_probs(self, dev, logits, tokens, state, remaining, renormalize)
         return by_token if by_position else by_token.sum(-1)
 
     def contains(self, dev: Any, sids: Array) -> Array:
@@ -454,7 +454,7 @@ class Unconstrained(Cursor):
     refusal = "needs a constraint: dev is None"
 
     def select(
-        self, dev: None, logits: Array, state: Any, scores: Array, beams: int, level: int, renormalise: bool = False
+        self, dev: None, logits: Array, state: Any, scores: Array, beams: int, level: int, renormalize: bool = False
     ) -> Selection:
         """Return what `Cursor.select` does where all tokens are allowed: both softmaxes are one."""
         ops, (batch, m), width = self.ops, scores.shape, logits.shape[1]
@@ -482,7 +482,7 @@ def _method(cursor: Cursor, name: str) -> Callable[..., Any]:
 
 
 class Kinds:
-    """The cursors of one library of arrays, by the class of what `put` returns."""
+    """The cursors of one library of arrays, by the class of what `to_device` returns."""
 
     def __init__(
         self, ops: Backend, kinds: Mapping[type, type[Cursor]], walk: Callable[..., tuple[Any, Array]] | None = None
@@ -491,18 +491,18 @@ class Kinds:
         self._cursors = {kind: cursor(ops, self) for kind, cursor in kinds.items()}
 
     def __contains__(self, dev: Placed) -> bool:
-        """Return whether there is a cursor of what `put` returned."""
+        """Return whether there is a cursor of what `to_device` returned."""
         return type(dev) in self._cursors
 
     def of(self, dev: Placed) -> Cursor:
-        """Return the cursor of what `put` returned. Raises TypeError for anything else."""
+        """Return the cursor of what `to_device` returned. Raises TypeError for anything else."""
         cursor = self._cursors.get(type(dev))
         if cursor is None:
             raise not_put(dev)
         return cursor
 
     def operation(self, operation: Callable[Concatenate[Any, Any, P], Result]) -> Callable[Concatenate[Any, P], Result]:
-        """Return a method of `Cursor` as a function of what `put` returned."""
+        """Return a method of `Cursor` as a function of what `to_device` returned."""
         name = operation.__name__
         methods = {kind: _method(cursor, name) for kind, cursor in self._cursors.items()}
 

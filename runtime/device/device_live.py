@@ -1,7 +1,7 @@
 """A live set as an accelerator holds it: a base in a shape with room, and a delta of fixed size.
 
-Whatever a snapshot changes is an array of the same shape as before. The base is put once; `refreshed` gives it another
-snapshot's bits, masks and delta.
+Whatever a snapshot changes is an array of the same shape as before. The base is put once; `with_snapshot` gives it
+another snapshot's bits, masks and delta.
 """
 
 from __future__ import annotations
@@ -150,17 +150,17 @@ def check_snapshot(dev: Any, snapshot: Any) -> None:
         raise ConstraintError(
             f"the snapshot has {snapshot.vocab_size:,} tokens and length {snapshot.fixed_length}, and on the device "
             f"are {dev.vocab_size:,} and {dev.length}: it is of another live set",
-            argument="snapshot", remedies=[Advice("Give it to put().")],
+            argument="snapshot", remedies=[Advice("Give it to to_device().")],
         )  # fmt: skip
 
 
 def refreshed(dev: DeviceLive, snapshot: Snapshot, convert: Convert) -> DeviceLive:
     """Return another snapshot in the place of one; its base is put again where `compact` made another.
 
-    Raises TypeError for what `put` of a snapshot did not return.
+    Raises TypeError for what `to_device` of a snapshot did not return.
     """
     if not isinstance(dev, DeviceLive) or not isinstance(dev.base.origin, BaseOrigin):
-        raise TypeError(f"dev must come from put of a Snapshot, not be a {type(dev).__name__}")
+        raise TypeError(f"dev must come from to_device of a Snapshot, not be a {type(dev).__name__}")
     check_snapshot(dev, snapshot)
     before = dev.base.origin.snapshot
     if before is None or before.base is not snapshot.base or dev.delta.count != snapshot.capacity:

@@ -95,7 +95,7 @@ class DeviceMatrix:
     firsts: tuple[tuple[int, int] | None, ...]  # (L,) where `first_rows` of a depth begin and end; None: not kept
     wide: bool  # whether positions have 64 bits
     origin: Origin
-    kept: DeviceFilters | None = None  # of `filtered`; None: all rows are kept
+    kept: DeviceFilters | None = None  # of `with_filters`; None: all rows are kept
 
     # what decoders ask of a table
     eos = None

@@ -101,8 +101,8 @@ def place_head(layout: ShardLayout, convert: Callable[[NDArray[Any]], Any], wide
 def check_mesh(table: object, mesh: object, axis: object, **others: object) -> bool:
     """Return whether a constraint is put on the devices of a mesh.
 
-    others: arguments of `put` for one device. Raises TypeError for what is in shards without a mesh, for a mesh and
-    what has no shards, and for a mesh and other arguments.
+    others: arguments of `to_device` for one device. Raises TypeError for what is in shards without a mesh, for a mesh
+    and what has no shards, and for a mesh and other arguments.
     """
     if isinstance(table, (ShardedMatrix, ShardedFiles)) and (mesh is None or axis is None):
         raise TypeError(f"a {type(table).__name__} is put on the devices of a mesh: pass mesh= and axis=")
@@ -123,7 +123,7 @@ def check_mesh(table: object, mesh: object, axis: object, **others: object) -> b
 class FilesOrigin(Origin):
     """Files, from which each device has its rows: there is no matrix of all of them.
 
-    layout: what `put` learnt of the rows. All are equal, as `Origin`s are.
+    layout: what `to_device` learnt of the rows. All are equal, as `Origin`s are.
     """
 
     def __init__(self, files: ShardedFiles | None, layout: ShardLayout | None) -> None:

@@ -156,7 +156,7 @@ class DeviceTable:
     class_id: Array  # (Z + class_width + 1,)
     distance: Array  # (num_states,), of a nested table (num_states + A,) by code, or (C, num_states + A) where C > 1
     # ends are told apart; (0,) if it was not put
-    starts: Array  # the states in which sequences start: (1,), of an arena (B,) after `at`, else (0,)
+    starts: Array  # the states in which sequences start: (1,), of an arena (B,) after `with_start_states`, else (0,)
     calls: DeviceCalls | None  # of a nested table
     vocab_size: int
     num_rows: int
@@ -242,13 +242,13 @@ def device_table(
     table: TransitionTable,
     convert: Callable[[NDArray[Any]], Any],
     kind: type[Made],
-    budgets: bool,
+    distances: bool,
     host: TransitionTable | None = None,
     **more: NDArray[Any],
 ) -> Made:
     """Lay a table out for gathers, as a `kind` that may have `more` arrays; each array goes through `convert`.
 
-    budgets: with the distances that `remaining` needs. host: the table, where operations may run on the host.
+    distances: with the distances that `remaining` needs. host: the table, where operations may run on the host.
     """
     check_table(table)
     size = table.vocab_size
@@ -286,13 +286,13 @@ def device_table(
         "class_start": np.append(table.classes.start, table.classes.start[-1:]).astype(np.int32),
         "class_token": np.concatenate([table.classes.token, np.full(no_class.size, size, table.classes.token.dtype)]),
         "class_id": np.concatenate([table.classes.number, no_class]),
-        "distance": _distance(table) if budgets else np.zeros(0, np.int32),
+        "distance": _distance(table) if distances else np.zeros(0, np.int32),
         "starts": np.zeros(1, np.int32),
         **more,
     }
     return kind(
         **{name: convert(array) for name, array in arrays.items()},
-        calls=_device_calls(table, convert, budgets) if table.is_nested else None,
+        calls=_device_calls(table, convert, distances) if table.is_nested else None,
         vocab_size=size,
         num_rows=table.num_rows,
         num_edges=table.num_edges,
@@ -322,26 +322,26 @@ def _distance(table: TransitionTable) -> NDArray[np.int32]:
     return by_end if len(by_end) > 1 else by_end[0]
 
 
-def _rooms(table: TransitionTable, budgets: bool) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _rooms(table: TransitionTable, distances: bool) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return how many more frames must fit for the distances of codes and sites, (0,) where nothing need be asked."""
-    if not budgets or not table.distances.code_frames.size:
+    if not distances or not table.distances.code_frames.size:
         return (np.zeros(0, np.int32),) * 2
     by_code = np.ascontiguousarray(table.distances.code_frames.T.clip(max=MOST_FRAMES).astype(np.int32))
     by_site = table.distances.site_frames.transpose(1, 2, 0).clip(max=MOST_FRAMES).astype(np.int32)
     return by_code, np.concatenate([by_site, np.zeros((*by_site.shape[:2], 1), np.int32)], axis=2)
 
 
-def _site_distances(table: TransitionTable, budgets: bool) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _site_distances(table: TransitionTable, distances: bool) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return the distance of each site, 0 of the one that is none: of one end, and by ends; (0,) for the other."""
     nothing = np.zeros(0, np.int32)
-    if not budgets:
+    if not distances:
         return nothing, nothing
     ends = table.distances.site.transpose(1, 2, 0).astype(np.int32)
     by_end: NDArray[np.int32] = np.concatenate([ends, np.zeros((*ends.shape[:2], 1), np.int32)], axis=2)
     return (nothing, by_end) if len(by_end) > 1 else (by_end[0, 0], nothing)
 
 
-def _device_calls(table: TransitionTable, convert: Callable[[NDArray[Any]], Any], budgets: bool) -> DeviceCalls:
+def _device_calls(table: TransitionTable, convert: Callable[[NDArray[Any]], Any], distances: bool) -> DeviceCalls:
     """Lay out what a nested table has beside a graph; each array goes through `convert`."""
     rows, sites, symbols, dead = table.num_rows, table.num_sites, table.num_symbols, table.dead
     none = table.exits.start.size - 1
@@ -357,7 +357,7 @@ def _device_calls(table: TransitionTable, convert: Callable[[NDArray[Any]], Any]
     else:
         site_symbol = np.append(table.sites.symbol, 0).astype(np.int32)
         site_target = np.append(table.sites.target, dead).astype(np.int32)
-    by_site, rooms = _site_distances(table, budgets), _rooms(table, budgets)
+    by_site, rooms = _site_distances(table, distances), _rooms(table, distances)
     any_need = table.rows.frames_required.size and table.rows.frames_required.any()
     nothing = np.zeros(1, np.int32)
 
@@ -442,10 +442,10 @@ def whole(table: Any) -> TransitionTable | SortedMatrix | SidFilter | Snapshot |
 
 
 def not_a_table(found: object) -> TypeError:
-    """Return the error for what `put` does not take."""
+    """Return the error for what `to_device` does not take."""
     return TypeError(
-        "put takes a TransitionTable, a LazyTable, a SortedMatrix, a SidFilter, a Snapshot, a LiveFilter or an Arena, "
-        f"not {type(found).__name__}"
+        "to_device takes a TransitionTable, a LazyTable, a SortedMatrix, a SidFilter, a Snapshot, a LiveFilter or an "
+        f"Arena, not {type(found).__name__}"
     )
 
 
@@ -460,7 +460,7 @@ def unbranched(table: TransitionTable, depth: int) -> bool:
     return table.is_trie and (depth >= len(table.levels) or table.levels[depth].width == 1)
 
 
-def check_remaining(rows: int, shape: tuple[int, ...], integers: bool, dtype: Any, budgets: bool) -> None:
+def check_remaining(rows: int, shape: tuple[int, ...], integers: bool, dtype: Any, distances: bool) -> None:
     """Raise unless there is a whole number of tokens for each of `rows` rows, and the table was put with distances.
 
     Raises ValueError, TypeError.
@@ -471,8 +471,8 @@ def check_remaining(rows: int, shape: tuple[int, ...], integers: bool, dtype: An
         raise ValueError(
             f"remaining has shape {tuple(shape)}, there are {rows} rows: one number of tokens a row is needed"
         )
-    if not budgets:
-        raise ValueError("remaining needs the table's distances on the device: put(table, budgets=True)")
+    if not distances:
+        raise ValueError("remaining needs the table's distances on the device: to_device(table, distances=True)")
 
 
 def check_logits(vocab_size: int, shape: tuple[int, ...]) -> None:
@@ -496,7 +496,9 @@ def check_starts(starts: int, batch: int) -> None:
     if batch < 0:
         raise ValueError(f"batch must be 0 or more, not {batch}")
     if starts == 0:
-        raise ValueError("the tables of an arena start in different states: pass at(dev, handles), one handle a row")
+        raise ValueError(
+            "the tables of an arena start in different states: pass with_start_states(dev, handles), one handle a row"
+        )
     if batch % starts:
         raise ValueError(f"there are {starts} handles for a batch of {batch}: as many for each of them are needed")
 
@@ -556,8 +558,10 @@ def is_end(dev: Placed, tokens: Array) -> Array:
 
 
 def not_put(found: object) -> TypeError:
-    """Return the error for what has not been through `put`."""
-    return TypeError(f"a table from put is needed, not a {type(found).__name__}: pass it through put once, first")
+    """Return the error for what has not been through `to_device`."""
+    return TypeError(
+        f"a constraint from to_device is needed, not a {type(found).__name__}: pass it through to_device once, first"
+    )
 
 
 def refuse_wide(table: TransitionTable) -> None:

@@ -38,10 +38,10 @@ def log_probs(
     tokens: Array,
     state: Any,
     remaining: Array | None,
-    renormalise: bool,
+    renormalize: bool,
 ) -> Array:
     """Return the log-probability of each token (B, T), as `log_probs` of the libraries says."""
-    check_likelihood(dev, logits, tokens, state, remaining, renormalise)
+    check_likelihood(dev, logits, tokens, state, remaining, renormalize)
     ops, (batch, length) = cursor.ops, tokens.shape
     state = cursor.start(dev, batch) if state is None else state
     tokens = ops.integers(tokens, state.node)
@@ -54,7 +54,7 @@ def log_probs(
     token = ops.where(follows, tokens.reshape(-1), 0)[:, None]
     rows = logits.reshape(batch * length, -1)
     x, place = rows, token
-    if renormalise:
+    if renormalize:
         room = None if remaining is None else _room(ops, remaining, written)
         width = static_width(dev)
         if width is not None and NARROW * width <= rows.shape[1]:
@@ -81,7 +81,7 @@ def _room(ops: Backend, remaining: Array, written: Array) -> Array:
 
 
 def check_likelihood(
-    dev: Placed, logits: Array, tokens: Array, state: Any, remaining: Array | None, renormalise: bool
+    dev: Placed, logits: Array, tokens: Array, state: Any, remaining: Array | None, renormalize: bool
 ) -> None:
     """Raise unless there is one row of logits (B, T, V) and one integer for each token (B, T).
 
@@ -102,7 +102,7 @@ def check_likelihood(
     check_logits(dev.vocab_size, tuple(logits.shape[1:]))
     if state is not None:
         check_rows(tokens.shape[0], state.node.shape)
-    if remaining is not None and not renormalise:
+    if remaining is not None and not renormalize:
         raise ValueError("remaining says what is allowed, which the full softmax does not depend on: leave one out")
     if remaining is not None and tuple(remaining.shape) != (tokens.shape[0],):
         raise ValueError(

@@ -213,7 +213,7 @@ class LiveCursor(Cursor):
     def allowed(self, dev: DeviceLive, state: LiveState, remaining: Array | None) -> Array:
         return _allowed(self.ops, dev, state, remaining)
 
-    def offers(self, dev: DeviceLive, x: Array, state: LiveState, level: int, normalised: bool) -> Offer:
+    def offers(self, dev: DeviceLive, x: Array, state: LiveState, level: int, normalized: bool) -> Offer:
         """Return what states at one depth offer; a state of another depth offers nothing."""
         ops = self.ops
         low, high, delta, delta_high, depth, number = _columns(state)

@@ -335,7 +335,7 @@ class MatrixCursor(Cursor):
             dev, state._replace(node=ops.where(here, state.node, dead), high=ops.where(here, state.high, dead))
         )
 
-    def offers(self, dev: DeviceMatrix, x: Array, state: AnyMatrixState, level: int, normalised: bool) -> Offer:
+    def offers(self, dev: DeviceMatrix, x: Array, state: AnyMatrixState, level: int, normalized: bool) -> Offer:
         """Return what states at one depth offer; a state of another depth offers nothing."""
         ops = self.ops
         low, high, _, which = parts = self._parts_at(dev, state, level)

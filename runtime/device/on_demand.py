@@ -362,20 +362,20 @@ def has_lengths(table: Any) -> bool:
     return not isinstance(table, LazyTable) or table.has_arrays()
 
 
-def check_budgets(table: TransitionTable, budgets: bool) -> None:
-    """Raise ConstraintError if budgets are asked for: an on-demand table does not know its distances to an end."""
-    if budgets:
+def check_budgets(table: TransitionTable, distances: bool) -> None:
+    """Raise ConstraintError if distances are asked for: an on-demand table does not know its distances to an end."""
+    if distances:
         raise ConstraintError(
-            "how many tokens an end is away is not known of a table that is read on demand: put it without budgets, "
+            "how many tokens an end is away is not known of a table that is read on demand: do without distances, "
             "let max_tokens be generous, and look at `valid`"
         )
 
 
 def read(
-    ops: Backend, convert: Callable[[NDArray[Any]], Array], table: TransitionTable, budgets: bool = False
+    ops: Backend, convert: Callable[[NDArray[Any]], Array], table: TransitionTable, distances: bool = False
 ) -> OnDemandTable:
     """Return a table that is read on demand, with its start on the device; each array goes through `convert`."""
-    check_budgets(table, budgets)
+    check_budgets(table, distances)
     rows = ReachedRows(ops, convert, table.vocab_size, table.ends, MOST_BYTES)
     with rows.adding():
         return OnDemandTable(rows, rows.of(Matcher(table)))

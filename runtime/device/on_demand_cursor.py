@@ -94,7 +94,7 @@ class OnDemandCursor(Cursor):
     def mask_in_place(self, dev: OnDemandTable, x: Array, state: State, remaining: Array | None) -> Array:
         return self.ops.keep_packed(x, self.mask_words(dev, state, remaining), dev.vocab_size, True)
 
-    def offers(self, dev: OnDemandTable, x: Array, state: State, level: int, normalised: bool) -> Offer:
+    def offers(self, dev: OnDemandTable, x: Array, state: State, level: int, normalized: bool) -> Offer:
         words, size = self.mask_words(dev, state, None), dev.vocab_size
         return Offer(self.ops.keep_packed(x, words & dev.arrays.but_eos, size)[:, :size], None)
 
@@ -128,10 +128,10 @@ class OnDemandCursor(Cursor):
         scores: Array,
         beams: int,
         level: int,
-        renormalise: bool = False,
+        renormalize: bool = False,
     ) -> Selection:
         _check_known(self.ops, "select", state.node, logits, scores)
-        return super().select(dev, logits, state, scores, beams, level, renormalise)
+        return super().select(dev, logits, state, scores, beams, level, renormalize)
 
     def first_offers(
         self, dev: OnDemandTable, state: State, width: int, remaining: Array | None

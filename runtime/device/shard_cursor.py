@@ -51,7 +51,7 @@ class ShardsCursor(Cursor):
         return self.kinds.of(dev.head).first_tokens(dev.head, cache, count, token)
 
     def select(
-        self, dev: Any, logits: Array, state: Any, scores: Array, beams: int, level: int, renormalise: bool = False
+        self, dev: Any, logits: Array, state: Any, scores: Array, beams: int, level: int, renormalize: bool = False
     ) -> Selection:
         """Return the `beams` best continuations over all beams of each batch element, as of a table.
 
@@ -62,7 +62,7 @@ class ShardsCursor(Cursor):
         check_logits(dev.vocab_size, tuple(logits.shape))
         check_rows(logits.shape[0], state.depth.shape)
         self.check_state(dev, state)
-        run, sizes = dev.collectives.run, (beams, level, renormalise)
+        run, sizes = dev.collectives.run, (beams, level, renormalize)
         if level < HEAD:
             found = run(_in_head, (self, *sizes), (dev.head, logits, tuple(state), scores), (), (False,) * 4)
             best, parents, tokens, columns = found
@@ -216,11 +216,11 @@ def _flat(rows: Any) -> Rows:
     return tuple(array[:, 0] for array in rows)
 
 
-def _in_head(cursor: ShardsCursor, beams: int, level: int, renormalise: bool, shared: Any, own: Any) -> tuple[Any, ...]:
+def _in_head(cursor: ShardsCursor, beams: int, level: int, renormalize: bool, shared: Any, own: Any) -> tuple[Any, ...]:
     """Return what `select` does at the first tokens: the same on all devices, without a collective."""
     ops, (head, logits, columns, scores) = cursor.ops, shared
     found = cursor.kinds.of(head).select(
-        head, logits, cursor.state_of_columns(columns), scores, beams, level, renormalise
+        head, logits, cursor.state_of_columns(columns), scores, beams, level, renormalize
     )
     parents = found.parents
     if parents is None:
@@ -229,7 +229,7 @@ def _in_head(cursor: ShardsCursor, beams: int, level: int, renormalise: bool, sh
 
 
 def _in_shards(
-    cursor: ShardsCursor, collectives: Collectives, count: int, beams: int, level: int, renormalise: bool,
+    cursor: ShardsCursor, collectives: Collectives, count: int, beams: int, level: int, renormalize: bool,
     shared: Any, own: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return what `select` does from the third token on, on one device."""
@@ -242,7 +242,7 @@ def _in_shards(
     places = cursor.places(part, rows, level, number)
     in_place = m == beams and cursor.is_unbranched(part, level)  # nothing branches: each beam goes on in its place
     best, parents, tokens = _chosen(
-        ops, collectives, part.vocab_size, logits, scores, places, beams, renormalise, in_place
+        ops, collectives, part.vocab_size, logits, scores, places, beams, renormalize, in_place
     )
     going = (best > -float("inf")).reshape(-1)
     at = (parents + m * ops.arange(batch, like=parents)[:, None]).reshape(-1)
@@ -259,7 +259,7 @@ def _in_shards(
 
 def _chosen(
     ops: Backend, collectives: Collectives, vocab_size: int, logits: Array, scores: Array, places: tuple[Array, Array],
-    beams: int, renormalise: bool, in_place: bool = False,
+    beams: int, renormalize: bool, in_place: bool = False,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """Return scores, parents and tokens (B, beams) of the best continuations over all devices.
 
@@ -276,7 +276,7 @@ def _chosen(
     def offer(x: Array, _: bool) -> Offer:
         return Offer(ops.where(inside, ops.take(x, ops.where(inside, token, 0)), -float("inf")), token)
 
-    if not renormalise:
+    if not renormalize:
         x = ops.softmax_of(logits, offer).scores
     else:
         x = offer(ops.widen(logits), False).scores

@@ -28,10 +28,10 @@ from .device_shards import DeviceShards, Each, FilesOrigin, cut_bits, places_of
 from .live_filters import MOST_WORDS
 
 InPlace = TypeVar("InPlace", DeviceMatrix, DeviceLive, DeviceShards, DeviceLiveShards)
-"""What `filtered` of torch and JAX takes and returns."""
+"""What `with_filters` of torch and JAX takes and returns."""
 
 Live = TypeVar("Live", DeviceLive, DeviceLiveShards)
-"""What `refreshed` of torch and JAX takes and returns."""
+"""What `with_snapshot` of torch and JAX takes and returns."""
 
 
 @dataclass(frozen=True, eq=False)

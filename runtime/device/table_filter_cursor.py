@@ -236,7 +236,7 @@ class FilteredTableCursor(Cursor):
         return _allowed(self.ops, dev, state, remaining)
 
     def offers(
-        self, dev: DeviceFilteredTable, x: Array, state: FilteredTableState, level: int, normalised: bool
+        self, dev: DeviceFilteredTable, x: Array, state: FilteredTableState, level: int, normalized: bool
     ) -> Offer:
         ops = self.ops
         table, node, which = dev.table, state.node, _which(state)

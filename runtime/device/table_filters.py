@@ -34,7 +34,7 @@ class DeviceTableFilters:
     edges: Array  # (F W,) int32: bits of edges; that of E, which stands for all entries of tails, is set
     ends: Array  # (F X,) int32: bits of the rows in which a kept sequence ends
     masks: Array  # (F (U + 1), ceil(V / 32)) uint32: the table's masks, with what is kept alone; the last is empty
-    distance: Array  # (F S,) int32: fewest tokens from each row to a kept end; (0,) without budgets, or of one length
+    distance: Array  # (F S,) int32: fewest tokens from each row to a kept end; (0,) without distances, or of one length
     of: Array  # (B,) which filter each row of a batch begins with; its type is that of states
     words: int  # W: those of E + 1 bits, and of the edges of a row more
     end_words: int  # X: S // 32 + 1

@@ -136,15 +136,15 @@ class BatchConstraint:
         if key in self._put:
             return self._put[key]
         limits = zip(self.elements, self.limits, strict=True)
-        budgets = any(limit is not None for element, limit in limits if element is table or _of(element) is table)
+        distances = any(limit is not None for element, limit in limits if element is table or _of(element) is table)
         if id(table) in self._placed:
-            return self._placed[id(table)].checked(device, budgets)
+            return self._placed[id(table)].checked(device, distances)
         if isinstance(table, SidFilter):
-            dev: Any = torch_ops.filtered(self.put(table.table, device), [table])
+            dev: Any = torch_ops.with_filters(self.put(table.table, device), [table])
         elif isinstance(table, LiveFilter):
-            dev = torch_ops.filtered(self.put(table.snapshot, device), [table])
+            dev = torch_ops.with_filters(self.put(table.snapshot, device), [table])
         else:
-            dev = torch_ops.put(table, device, budgets=budgets)
+            dev = torch_ops.to_device(table, device, distances=distances)
         if not isinstance(dev, OnDemandTable):
             self._put[key] = dev
         return dev
@@ -228,7 +228,7 @@ class RowStates(NamedTuple):
 class TableRows:
     """The rows of a batch that share a table; states are those of `torch_ops`."""
 
-    dev: Any  # from `torch_ops.put`; None: unconstrained, and node 0 until an end, then 1
+    dev: Any  # from `torch_ops.to_device`; None: unconstrained, and node 0 until an end, then 1
     rows: Tensor | None  # (r,) which rows; None for all
     limit: Tensor | None  # (r,) max_tokens
     ends: Tensor  # (E,) tokens that mean EOS

@@ -53,7 +53,7 @@ class Beams(logits_process.LogitsProcessor):
         return self._rows.accepting(state)
 
     def select(
-        self, dev: Any, scores: Tensor, state: RowStates, totals: Tensor, beams: int, level: int, renormalise: bool
+        self, dev: Any, scores: Tensor, state: RowStates, totals: Tensor, beams: int, level: int, renormalize: bool
     ) -> Selection:
         batch, m = totals.shape
         scores = scores.index_fill(1, self._ends, -torch.inf)
@@ -69,7 +69,7 @@ class Beams(logits_process.LogitsProcessor):
         self._rows.keep(lambda: [self._state])
         return Selection(best, parents, tokens, cast(Any, self._state))
 
-    def end_scores(self, dev: Any, scores: Tensor, state: RowStates, renormalise: bool) -> Tensor:
+    def end_scores(self, dev: Any, scores: Tensor, state: RowStates, renormalize: bool) -> Tensor:
         return scores.index_select(1, self._ends).logsumexp(dim=1)
 
 
@@ -115,7 +115,7 @@ def search_beams(
     if not bool(found.valid[:, 0].all()):
         raise ValueError(
             "the other logits processors, or scores that are not numbers, leave no match: "
-            "see to min_new_tokens, bad_words_ids, eos_token_ids and the like; with budgets=False, to max_new_tokens"
+            "see to min_new_tokens, bad_words_ids, eos_token_ids and the like; with distances=False, to max_new_tokens"
         )
     keep = config.num_return_sequences
     tokens, lengths = found.tokens[:, :keep].flatten(0, 1), found.lengths[:, :keep].reshape(-1, 1)

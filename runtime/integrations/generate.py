@@ -26,7 +26,7 @@ def constrained_generate(
     tables: Tables,
     max_tokens: int | Sequence[int | None] | None = None,
     eos_token_ids: int | Sequence[int] = (),
-    budgets: bool = True,
+    distances: bool = True,
     logits_processor: Any = None,
     stopping_criteria: Any = None,
     generation_config: Any = None,
@@ -37,7 +37,7 @@ def constrained_generate(
     Called by transformers: `model.generate(**inputs, custom_generate=constrained_generate, tables=table,
     max_new_tokens=30)`, with any of `num_beams`, `do_sample`, `num_return_sequences`, `length_penalty` and so on.
 
-    budgets: False to have what is too long cut off, as of grammars of which there is no table, or none within its
+    distances: False to have what is too long cut off, as of grammars of which there is no table, or none within its
     budget, since nobody knows how far their ends are; beam search then returns what was complete in time. By any other
     table sequences are complete in time all the same.
     tables, max_tokens: as of `ConstraintLogitsProcessor`; `place(table, device)` keeps each call from copying a table
@@ -60,7 +60,7 @@ def constrained_generate(
     does not pass it on.
 
     Raises TypeError for what are no tables or numbers; ConstraintError for a grammar without arrays unless
-    budgets=False, and for an end that a table's sequences hold; ValueError where `max_new_tokens` is too few for a
+    distances=False, and for an end that a table's sequences hold; ValueError where `max_new_tokens` is too few for a
     match, for tables whose ends differ, for eos_token_ids where no table has an EOS, and for what beam search does not
     do: sampling, stopping criteria, returning attentions, hidden states or the logits of steps.
     """
@@ -79,11 +79,11 @@ def constrained_generate(
     ends = [] if eos is None else ends
     room = generation_config.max_length - input_ids.shape[1] - (eos is not None)
     finite = [table is None or has_lengths(table) for table in elements]
-    if budgets and not all(finite):
+    if distances and not all(finite):
         raise ConstraintError(
             f"table {finite.index(False)} is of a grammar of which there is no table, or none within its budget, so "
             "nobody knows how many tokens an end is away, and a match may not be complete within max_new_tokens: pass "
-            "budgets=False to have it cut off then"
+            "distances=False to have it cut off then"
         )
     needed = max(1, *(shortest_match(table) for table, known in zip(elements, finite, strict=True) if known), 0)
     if needed > room:

@@ -16,35 +16,35 @@ from ..device.on_demand import has_lengths
 
 @dataclass(frozen=True, eq=False)
 class PlacedTable:
-    """A table, and what `torch_ops.put` made of it; `place` makes one."""
+    """A table, and what `torch_ops.to_device` made of it; `place` makes one."""
 
     table: Constraint
     dev: Any
     device: torch.device
-    budgets: bool  # whether it was put with distances, which max_tokens needs
+    distances: bool  # whether it was put with distances, which max_tokens needs
 
-    def checked(self, device: torch.device, budgets: bool) -> Any:
+    def checked(self, device: torch.device, distances: bool) -> Any:
         """Return what lies on a device. Raises ValueError where it is on another one, or has no distances."""
         if device != self.device:
             raise ValueError(f"the table is on {self.device}, the model's scores are on {device}: place it there")
-        if budgets and not self.budgets:
-            raise ValueError("the number of tokens is limited, which needs distances: place(table, budgets=True)")
+        if distances and not self.distances:
+            raise ValueError("the number of tokens is limited, which needs distances: place(table, distances=True)")
         return self.dev
 
 
-def place(table: Constraint, device: torch.device | str | None = None, *, budgets: bool = True) -> PlacedTable:
+def place(table: Constraint, device: torch.device | str | None = None, *, distances: bool = True) -> PlacedTable:
     """Return a table put on a device once: `constrained_generate` and `ConstraintLogitsProcessor` take it as a table.
 
     Each call of `constrained_generate` copies a table that is not placed to the device of the model: 0.3 GB of 20
-    million semantic IDs. budgets: with distances, which `max_tokens` and `constrained_generate` need; False leaves them
-    out. A sorted matrix needs none.
+    million semantic IDs. distances: with distances, which `max_tokens` and `constrained_generate` need; False leaves
+    them out. A sorted matrix needs none.
 
     Raises ConstraintError for what is read on demand, and so grows as texts come to its states.
     """
     if not has_lengths(table):
         raise ConstraintError("a grammar without a finite table is read on demand, anew in each call: pass it as it is")
-    dev = torch_ops.put(table, device, budgets=budgets)
-    return PlacedTable(table, dev, torch.empty(0, device=device).device, budgets)
+    dev = torch_ops.to_device(table, device, distances=distances)
+    return PlacedTable(table, dev, torch.empty(0, device=device).device, distances)
 
 
 def unplaced(tables: Any) -> Any:

@@ -204,13 +204,13 @@ def self_draft_search(
 ) -> Beams:
     """Return the `beams` best sequences that the head drafts for each input, after one pass of the model.
 
-    prefill: called once, with the head's placeholders. dev: from `torch_ops.put`, what is valid. options: those of
-    `beam_search`. Without max_tokens sequences have as many tokens as the head has levels; "none" drafts max_tokens
-    tokens, and "end" as many as the members have.
-    verify "step": under dev at every step, so that each draft is a member and the best are found. "end": beam search
-    over the head alone, and then one look-up of all drafts; what is no member is not valid and the rest keeps its
-    order, so there may be fewer than `beams`; `states` are -1 (`TransitionTable.walk` has them). drafts: how many are
-    then drafted, at least `beams`, its default. "none": all drafts, members or not; dev is not looked at.
+    prefill: called once, with the head's placeholders. dev: from `torch_ops.to_device`, what is valid. options: those
+    of `beam_search`. Without max_tokens sequences have as many tokens as the head has levels; "none" drafts max_tokens
+    tokens, and "end" as many as the members have. verify "step": under dev at every step, so that each draft is a
+    member and the best are found. "end": beam search over the head alone, and then one look-up of all drafts; what is
+    no member is not valid and the rest keeps its order, so there may be fewer than `beams`; `states` are -1
+    (`TransitionTable.walk` has them). drafts: how many are then drafted, at least `beams`, its default. "none": all
+    drafts, members or not; dev is not looked at.
 
     Raises ValueError where at the end sequences of different lengths would be verified, as free drafts have one length,
     or where max_tokens is less than that.
@@ -226,7 +226,7 @@ def self_draft_search(
     if dev is None and verify != "none":
         raise ValueError("dev is None, but there is nothing to verify with: pass verify='none' to draft freely")
     if verify != "none" and not hasattr(dev, "min_length"):
-        raise TypeError(f"dev must come from torch_ops.put, not be a {type(dev).__name__}")
+        raise TypeError(f"dev must come from torch_ops.to_device, not be a {type(dev).__name__}")
     if verify != "none" and dev.vocab_size > head.vocab_size:
         raise VocabularyMismatchError(
             f"the head has a vocabulary of {head.vocab_size}, the set one of {dev.vocab_size}: it is another one's"

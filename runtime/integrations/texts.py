@@ -56,7 +56,7 @@ def written_texts(
     there = [True] * len(out.sequences) if scores is None else (scores > -torch.inf).tolist()
     ends = {*vocabulary.ends, *run.ends}
     texts = [
-        _text(row[run.first :], ends, vocabulary, options.get("budgets", True)) if here else None
+        _text(row[run.first :], ends, vocabulary, options.get("distances", True)) if here else None
         for row, here in zip(out.sequences.tolist(), there, strict=True)
     ]
     count = len(texts) // len(rows)

@@ -29,7 +29,7 @@ def search():
 
 def test_a_search_equal_to_numpys_passes_and_a_wrong_score_or_beam_does_not(search):
     table, logits, expected = search
-    found = search_torch(torch_ops.put(table), [torch.tensor(x) for x in logits], BATCH, BEAMS)
+    found = search_torch(torch_ops.to_device(table), [torch.tensor(x) for x in logits], BATCH, BEAMS)
     checks.check_search("torch", found, expected)
     scores = found.scores.clone()
     scores[1, 2] += 0.01
@@ -43,7 +43,7 @@ def test_a_search_equal_to_numpys_passes_and_a_wrong_score_or_beam_does_not(sear
 
 def test_a_wrong_bit_a_wrong_logit_and_a_wrong_state_are_seen(search):
     table, _, _ = search
-    host, dev = numpy_ops.put(table), torch_ops.put(table)
+    host, dev = numpy_ops.to_device(table), torch_ops.to_device(table)
     start, logits = numpy_ops.start(host, 3), np.random.default_rng(0).standard_normal((3, VOCAB), dtype=np.float32)
     masks = numpy_ops.bitmask(host, start)
     checks.check_masks("bitmask", torch_ops.bitmask(dev, torch_ops.start(dev, 3)), masks)
@@ -66,7 +66,7 @@ def test_a_wrong_bit_a_wrong_logit_and_a_wrong_state_are_seen(search):
 
 def test_a_step_that_chooses_other_beams_once_is_seen(search, monkeypatch):
     table, logits, _ = search
-    dev, given = torch_ops.put(table), [torch.tensor(x) for x in logits]
+    dev, given = torch_ops.to_device(table), [torch.tensor(x) for x in logits]
     assert checks.check_order(dev, given, BATCH, BEAMS, 3) == 3 * LENGTH
 
     select, calls = torch_ops.select, itertools.count()

@@ -43,7 +43,7 @@ def expected(rows: list[naive.Tokens], ids: list[Any], wanted: list[naive.Tokens
 @pytest.mark.parametrize("ids", [NUMBERS, NAMES], ids=["numbers", "strings"])
 def test_beams_become_items_in_the_order_of_their_scores(kind, ids):
     catalogue = mw.Catalogue.of(SIDS, ids, 120, offsets=OFFSETS, kind=kind)
-    dev = numpy_ops.put(catalogue.table)
+    dev = numpy_ops.to_device(catalogue.table)
     model = np.random.default_rng(0).normal(size=(3, 2, 120)).astype(np.float32)
 
     def step(tokens: Any, cache: Any, t: int) -> Any:
@@ -93,11 +93,11 @@ def test_no_result_is_lost_to_items_that_a_row_leaves_out(kind):
     def step(tokens: Any, cache: Any, t: int) -> Any:
         return np.repeat(model[t], len(tokens) // 2, axis=0), cache
 
-    dev = numpy_ops.put(catalogue.table)
+    dev = numpy_ops.to_device(catalogue.table)
     options: dict[str, Any] = {"ops": numpy_ops, "batch": 2, "beams": 20, "max_tokens": 4}
     seen = [row[:30] for row in catalogue.items(beam_search(step, None, dev, **options))]
     filters = [catalogue.without(seen[0]), catalogue.without(["item-1000"])]
-    found = beam_search(step, None, numpy_ops.filtered(dev, filters), **options)
+    found = beam_search(step, None, numpy_ops.with_filters(dev, filters), **options)
     assert found.valid.all()
     left, all_of_them = catalogue.items(found, filters=filters)
     assert not set(left) & set(seen[0])

@@ -57,7 +57,7 @@ def test_items_that_are_kept_come_back_and_no_others(strings):
     def step(tokens: Any, cache: Any, t: int) -> Any:
         return weights[np.full(len(tokens), t)], cache
 
-    dev = numpy_ops.put(shop.live.publish().table)
+    dev = numpy_ops.to_device(shop.live.publish().table)
     before: list[Any] = []
     for at in range(12):
         shop.update()
@@ -66,14 +66,14 @@ def test_items_that_are_kept_come_back_and_no_others(strings):
             assert shop.live.num_added == 0
         shop.update()
         now = shop.live.publish()
-        dev = numpy_ops.refreshed(dev, now.table)
+        dev = numpy_ops.with_snapshot(dev, now.table)
         assert now.num_items == sum(item is not None for item in shop.rows)
         keeps = [shop.rng.random(len(shop.rows)) < share for share in (0.6, 0.2)]
         a, b = (now.filter(keep) for keep in keeps)
         filters = [a, b, a & b, a | b, ~a]
         wanted = [keeps[0], keeps[1], keeps[0] & keeps[1], keeps[0] | keeps[1], ~keeps[0]]
         found = beam_search(
-            step, None, numpy_ops.filtered(dev, filters), ops=numpy_ops, batch=5, beams=400, max_tokens=L
+            step, None, numpy_ops.with_filters(dev, filters), ops=numpy_ops, batch=5, beams=400, max_tokens=L
         )
         for row, (items, keep) in enumerate(zip(now.items(found, filters=filters), wanted, strict=True)):
             expected = [item for item, one in zip(shop.rows, keep, strict=True) if item is not None and one]

@@ -123,7 +123,7 @@ def test_a_search_finds_what_was_inserted_before_a_crash(tmp_path):
         return weights[np.full(len(tokens), t)], cache
 
     filters = [now.filter(keep), now.filter(~keep)]
-    dev = numpy_ops.filtered(numpy_ops.put(now.table), filters)
+    dev = numpy_ops.with_filters(numpy_ops.to_device(now.table), filters)
     found = now.items(beam_search(step, None, dev, ops=numpy_ops, batch=2, beams=200, max_tokens=L), filters=filters)
     for items, kept in zip(found, (keep, ~keep), strict=True):
         assert sorted(items) == sorted(item[0] for item, one in zip(shop.rows, kept, strict=True) if item and one)

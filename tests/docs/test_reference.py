@@ -183,7 +183,7 @@ def test_bytes_of_an_arena_are_those_of_the_page():
         size, eos, fingerprint = 131_072, 2, "as many tokens as Tekken has"
 
     def bytes_of(capacity: mw.Capacity, budgets: bool) -> int:
-        return mw.Arena(Tekken(), capacity, budgets=budgets).nbytes
+        return mw.Arena(Tekken(), capacity, distances=budgets).nbytes
 
     page = (DOCS / "how_to/capacity.md").read_text()
     small = mw.Capacity(

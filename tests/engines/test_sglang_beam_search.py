@@ -215,17 +215,17 @@ def exact(dev: Any, beams: int) -> list[tuple[tuple[int, ...], float]]:
 
 MATRIX = mw.sort_sids(SIDS, vocab_size=V)
 ASKED = {
-    "items": ({}, lambda: torch_ops.put(MATRIX)),
-    "table": ({}, lambda: torch_ops.put(mw.compile_sids(SIDS, vocab_size=V))),
-    "few": ({}, lambda: torch_ops.put(mw.compile_sids(SIDS[:3], vocab_size=V))),
-    "filter": ({"maskwright_filter": "kept"}, lambda: torch_ops.put(MATRIX.filter(KEEP))),
+    "items": ({}, lambda: torch_ops.to_device(MATRIX)),
+    "table": ({}, lambda: torch_ops.to_device(mw.compile_sids(SIDS, vocab_size=V))),
+    "few": ({}, lambda: torch_ops.to_device(mw.compile_sids(SIDS[:3], vocab_size=V))),
+    "filter": ({"maskwright_filter": "kept"}, lambda: torch_ops.to_device(MATRIX.filter(KEEP))),
     "deny": (
         {"maskwright_filter": ["kept"], "maskwright_deny": list(range(2000))},
-        lambda: torch_ops.put(MATRIX.filter(KEEP & (np.arange(len(SIDS)) >= 2000))),
+        lambda: torch_ops.to_device(MATRIX.filter(KEEP & (np.arange(len(SIDS)) >= 2000))),
     ),
     "table, deny": (
         {"maskwright_filter": "left", "maskwright_deny": list(range(2000))},
-        lambda: torch_ops.put(MATRIX.filter(KEEP & (np.arange(len(SIDS)) >= 2000))),
+        lambda: torch_ops.to_device(MATRIX.filter(KEEP & (np.arange(len(SIDS)) >= 2000))),
     ),
 }
 

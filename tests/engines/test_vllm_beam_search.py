@@ -63,10 +63,10 @@ TABLES = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-@pytest.mark.parametrize("renormalise", [False, True])
-def test_beams_are_those_of_the_search_that_has_the_model(name, renormalise):
-    dev = torch_ops.put(TABLES[name])
-    how = {"renormalise": renormalise, "length_penalty": 0.7, "count_eos": True}
+@pytest.mark.parametrize("renormalize", [False, True])
+def test_beams_are_those_of_the_search_that_has_the_model(name, renormalize):
+    dev = torch_ops.to_device(TABLES[name])
+    how = {"renormalize": renormalize, "length_penalty": 0.7, "count_eos": True}
     found = beam_search(scores, PROMPTS, dev, beams=20, **how)
     for row, prompt in enumerate(PROMPTS):
         want = by_itself(dev, prompt, 20, max_tokens=3, **how)
@@ -78,26 +78,26 @@ def test_beams_are_those_of_the_search_that_has_the_model(name, renormalise):
 
 def test_a_search_begins_behind_codes_that_are_chosen_and_has_a_filter_for_each_prompt():
     matrix = TABLES["matrix"]
-    dev = torch_ops.put(matrix)
+    dev = torch_ops.to_device(matrix)
     first = torch.tensor([[SIDS[7, 0]], [SIDS[900, 0]]])
     found = beam_search(scores, PROMPTS, continue_from(dev, first, ops=torch_ops), beams=4)
     for row, prompt in enumerate(PROMPTS):
         want = by_itself(continue_from(dev, first[row : row + 1], ops=torch_ops), prompt, 4, max_tokens=2)
         assert torch.equal(found.tokens[row], want.tokens[0])
     filters = [matrix.filter(np.arange(len(SIDS)) % 5 == row) for row in range(2)]
-    found = beam_search(scores, PROMPTS, torch_ops.filtered(dev, filters), beams=4)
+    found = beam_search(scores, PROMPTS, torch_ops.with_filters(dev, filters), beams=4)
     assert all(filters[row].contains(found.tokens[row]).all() for row in range(2))
 
 
 def test_fewer_sequences_than_beams_and_a_table_without_a_longest():
-    few = torch_ops.put(mw.compile_sids(SIDS[:3], vocab_size=V))
+    few = torch_ops.to_device(mw.compile_sids(SIDS[:3], vocab_size=V))
     assert beam_search(scores, PROMPTS, few, beams=8).valid.sum(dim=1).tolist() == [3, 3]
-    one = torch_ops.put(mw.compile_sequences([[7]], vocab_size=8))
+    one = torch_ops.to_device(mw.compile_sequences([[7]], vocab_size=8))
     found = beam_search(lambda texts, tokens: [[0.0] for _ in tokens], PROMPTS, one, beams=1)
     assert found.scores.tolist() == [[0.0], [0.0]]  # all of the softmax is allowed
     vocab = mw.Vocabulary.from_bytes([b"", b"a"], eos=0)
     with pytest.raises(ValueError, match="max_tokens must be given"):
-        beam_search(scores, PROMPTS, torch_ops.put(mw.compile_regex("a+", vocab)), beams=1)
+        beam_search(scores, PROMPTS, torch_ops.to_device(mw.compile_regex("a+", vocab)), beams=1)
 
 
 # ------------------------------------------------------------------------------------------------------ in-process
@@ -124,7 +124,7 @@ class Engine:
 
 def test_an_engine_in_this_process_is_asked_for_the_tokens_of_each_beam(monkeypatch):
     fakes.put(monkeypatch, "vllm", SamplingParams=types.SimpleNamespace)
-    dev = torch_ops.put(TABLES["matrix"])
+    dev = torch_ops.to_device(TABLES["matrix"])
     found = beam_search(engine_scores(Engine()), PROMPTS, dev, beams=6)
     assert torch.equal(found.tokens[0], by_itself(dev, PROMPTS[0], 6, max_tokens=3).tokens[0])
     with pytest.raises(mw.errors.ConstraintError, match="logprobs_mode must be raw_logprobs"):
@@ -188,7 +188,7 @@ def server() -> Iterator[str]:
 
 
 def test_a_server_is_asked_over_http_and_its_failures_are_told(server):
-    dev = torch_ops.put(TABLES["matrix"])
+    dev = torch_ops.to_device(TABLES["matrix"])
     asked = server_scores(server, "tiny", headers={"X-Key": "k"}, connections=4)
     found = beam_search(asked, PROMPTS, dev, beams=6)
     assert torch.equal(found.tokens[1], by_itself(dev, PROMPTS[1], 6, max_tokens=3).tokens[0])

@@ -68,7 +68,7 @@ def _compare(backend: Backend, table: mw.TransitionTable, tokens: np.ndarray[Any
     """Raise DifferenceError where a backend has another mask, another budget's mask or another state than numpy."""
     name, ops, array, seconds = backend
     with steps(f"putting a table for {name}", seconds=seconds):
-        dev = ops.put(table, budgets=True)
+        dev = ops.to_device(table, distances=True)
         state = ops.start(dev, _ROWS)
     expected = numpy_ops.start(table, _ROWS)
     for step, given in enumerate(tokens):

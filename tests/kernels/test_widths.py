@@ -56,10 +56,10 @@ def test_a_matcher_and_all_operations_allow_the_same_tokens(kind, size):
     vocab = vocabulary(size)
     constraint = KINDS[kind](vocab)
     table = constraint.to_table()
-    arena = mw.Arena(vocab, CAPACITY, budgets=True)
+    arena = mw.Arena(vocab, CAPACITY, distances=True)
     handle = arena.add(table)
-    devices = [(numpy_ops, numpy_ops.put(table)), (torch_ops, torch_ops.put(table, budgets=True))]
-    devices += [(ops, ops.at(ops.put(arena), [handle])) for ops in (numpy_ops, torch_ops)]
+    devices = [(numpy_ops, numpy_ops.to_device(table)), (torch_ops, torch_ops.to_device(table, distances=True))]
+    devices += [(ops, ops.with_start_states(ops.to_device(arena), [handle])) for ops in (numpy_ops, torch_ops)]
     states = [ops.start(dev, 1) for ops, dev in devices]
     free, counted, whole = (
         mw.Matcher(constraint, vocab),

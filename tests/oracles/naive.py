@@ -29,7 +29,7 @@ def ranking(
     logits: np.ndarray,
     eos: int | None,
     penalty: float = 0.0,
-    renormalise: bool = False,
+    renormalize: bool = False,
 ) -> list[tuple[float, Tokens]]:
     """Score every sequence under logits (L + 1, V, V) indexed by step and previous token; best first."""
     scored = []
@@ -38,7 +38,7 @@ def ranking(
         for t, token in enumerate(sequence + (() if eos is None else (eos,))):
             p = log_softmax(logits[t, previous])
             total += p[token]
-            if renormalise:
+            if renormalize:
                 total -= np.log(sum(np.exp(p[a]) for a in allowed_after(sequences, sequence[:t], eos)))
             previous = token
         scored.append((total / len(sequence) ** penalty, sequence))

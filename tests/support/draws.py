@@ -74,7 +74,7 @@ def case(name: str) -> Case:
     words += [bytes([b]) for b in range(256) if bytes([b]) not in words]
     lists = {"type": "array", "items": {"$ref": "#"}, "maxItems": 2}
     table = mw.compile_json_schema(lists, mw.Vocabulary.from_bytes(words, eos=0), depth=3, whitespace="compact")
-    return Case(table, members(table, 5, budgets=name == "lists"), 5)
+    return Case(table, members(table, 5, distances=name == "lists"), 5)
 
 
 def seeded(name: str, seed: int = 0) -> Any:

@@ -86,7 +86,7 @@ def test_operations_agree_with_the_tables_of_what_filters_keep(name, kind):
     c, (ops, into) = Changing(kind, 13), backend(name)
     states = 24
     logits = some_logits(states, c.vocab, 2)
-    dev = ops.put(c.live.publish())
+    dev = ops.to_device(c.live.publish())
     width = max(level.width for level in dev.levels)
 
     def all_of(dev: Any, logits: Any, state: Any, tokens: Any) -> Any:
@@ -101,10 +101,10 @@ def test_operations_agree_with_the_tables_of_what_filters_keep(name, kind):
         all_of = jax.jit(all_of)
     for _ in range(3):
         snapshot = changed(c)
-        dev = ops.refreshed(dev, snapshot)
+        dev = ops.with_snapshot(dev, snapshot)
         filters = [drawn(c, snapshot, share) for share in (0.5, 0.05, 0.9)]
         of = [2, 0, 1]
-        under = ops.filtered(dev, [kept for kept, _ in filters], of)
+        under = ops.with_filters(dev, [kept for kept, _ in filters], of)
         known = np.array(list(c.items))
         depths = c.rng.integers(0, c.length + 1, states)
         rows = np.concatenate([known[c.rng.integers(0, len(known), 16)], c.draw(states - 16)])
@@ -146,16 +146,16 @@ def test_beam_search_under_filters_is_that_of_tables(name, kind):
     def plain(tokens: Any, cache: Any, t: int) -> Any:
         return weights[np.full(len(tokens), t)], cache
 
-    dev = ops.put(c.live.publish())
+    dev = ops.to_device(c.live.publish())
     for _ in range(3):
         snapshot = changed(c)
-        dev = ops.refreshed(ops.filtered(dev, [drawn(c, dev.base.origin.snapshot, 0.5)[0]]), snapshot)
+        dev = ops.with_snapshot(ops.with_filters(dev, [drawn(c, dev.base.origin.snapshot, 0.5)[0]]), snapshot)
         nothing = snapshot.filter(np.zeros(len(c.items), np.bool_))
         filters = [drawn(c, snapshot, 0.4), drawn(c, snapshot, 0.02), (nothing, set())]
         options: dict[str, Any] = {"beams": 7, "max_tokens": c.length}
-        under = ops.filtered(dev, [kept for kept, _ in filters])
+        under = ops.with_filters(dev, [kept for kept, _ in filters])
         found = beam_search(step, None, under, ops=ops, batch=3, **options)
-        whole = beam_search(step, None, dev, ops=ops, batch=1, **options)  # the filters are gone after `refreshed`
+        whole = beam_search(step, None, dev, ops=ops, batch=1, **options)  # the filters are gone after `with_snapshot`
         table = mw.compile_sids(np.array(list(c.items)), c.vocab)
         wanted = beam_search(plain, None, table, ops=numpy_ops, batch=1, **options)
         np.testing.assert_array_equal(out(whole.tokens), wanted.tokens)
@@ -171,7 +171,7 @@ def test_beam_search_under_filters_is_that_of_tables(name, kind):
             np.testing.assert_array_equal(
                 kept.sequences(out(found.states)[row][valid]), wanted.tokens[0][valid].astype(np.int64)
             )
-            alone = beam_search(step, None, ops.put(kept), ops=ops, batch=1, **options)
+            alone = beam_search(step, None, ops.to_device(kept), ops=ops, batch=1, **options)
             np.testing.assert_array_equal(out(alone.tokens)[0], wanted.tokens[0])
 
 
@@ -204,20 +204,20 @@ def test_a_matcher_allows_what_a_snapshot_holds_and_a_filter_keeps(kind):
 def test_a_filter_belongs_to_its_snapshot_and_says_so():
     live = LiveSids(mw.sort_sids([[1, 1], [2, 2], [2, 0]], 3), capacity=8)
     first = live.publish()
-    dev = numpy_ops.put(first)
+    dev = numpy_ops.to_device(first)
     live.insert([[0, 1]])
     second = live.publish()
     old, new = first.filter([True, False, True]), second.filter([True, False, True, True])
     with pytest.raises(mw.errors.ConstraintError, match="snapshot 1 cannot be joined with one of snapshot 2"):
         old & new
     with pytest.raises(mw.errors.ConstraintError, match="is of snapshot 2, and on this device is snapshot 1"):
-        numpy_ops.filtered(dev, [old, new])
+        numpy_ops.with_filters(dev, [old, new])
     with pytest.raises(TypeError, match="must be LiveFilters"):
-        numpy_ops.filtered(dev, [live.base.filter([True, False, True])])
+        numpy_ops.with_filters(dev, [live.base.filter([True, False, True])])
     with pytest.raises(TypeError, match="must be SidFilters"):
-        numpy_ops.filtered(numpy_ops.put(live.base), [old])
+        numpy_ops.with_filters(numpy_ops.to_device(live.base), [old])
     with pytest.raises(ValueError, match="filters is empty"):
-        numpy_ops.filtered(dev, [])
+        numpy_ops.with_filters(dev, [])
     with pytest.raises(
         mw.errors.ConstraintError, match=r"keep has shape \(3,\), one boolean .* each of the 4 sequences"
     ):
@@ -230,7 +230,9 @@ def test_a_filter_belongs_to_its_snapshot_and_says_so():
         old.at(LiveSids(mw.sort_sids([[1]], 3)).publish(), new=True)
     with pytest.raises(TypeError, match="joined with a filter"):
         old | True
-    assert numpy_ops.filtered(numpy_ops.refreshed(dev, second), [old.at(second, new=False)]).base.kept is not None
+    assert (
+        numpy_ops.with_filters(numpy_ops.with_snapshot(dev, second), [old.at(second, new=False)]).base.kept is not None
+    )
 
 
 def test_nothing_is_compiled_again_for_other_filters_and_snapshots():
@@ -245,12 +247,12 @@ def test_nothing_is_compiled_again_for_other_filters_and_snapshots():
         traces.append(1)
         return jax_ops.mask_logits(dev, logits, jax_ops.start(dev, 2))
 
-    dev, logits = jax_ops.put(c.live.publish()), some_logits(2, c.vocab)
+    dev, logits = jax_ops.to_device(c.live.publish()), some_logits(2, c.vocab)
     for step in range(5):
         snapshot = changed(c, 1)
-        dev = jax_ops.refreshed(dev, snapshot)
+        dev = jax_ops.with_snapshot(dev, snapshot)
         filters = [drawn(c, snapshot, share) for share in (0.5, 0.1)]
-        found = np.asarray(masked(jax_ops.filtered(dev, [kept for kept, _ in filters]), logits))
+        found = np.asarray(masked(jax_ops.with_filters(dev, [kept for kept, _ in filters]), logits))
         for row, (_, kept) in enumerate(filters):
             assert np.flatnonzero(found[row] > -np.inf).tolist() == sorted({first for first, *_ in kept})
         if step == 2:

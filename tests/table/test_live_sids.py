@@ -99,7 +99,7 @@ def test_what_are_no_items_of_the_set_is_refused():
 )
 def test_operations_agree_with_the_table_of_what_is_in_the_set(name, kind):
     c, (ops, into) = Changing(kind, 1), backend(name)
-    dev = ops.put(c.live.publish())
+    dev = ops.to_device(c.live.publish())
     states = 24
     logits = some_logits(states, c.vocab, 2)
     width = max(level.width for level in dev.levels)
@@ -118,7 +118,7 @@ def test_operations_agree_with_the_table_of_what_is_in_the_set(name, kind):
     for _ in range(3):
         for _ in range(4):
             c.update(30)
-        dev, table = ops.refreshed(dev, c.live.publish()), c.table()
+        dev, table = ops.with_snapshot(dev, c.live.publish()), c.table()
         known = np.array(list(c.items))
         depths = c.rng.integers(0, c.length + 1, states)
         rows = np.concatenate([known[c.rng.integers(0, len(known), 16)], c.draw(states - 16)])
@@ -153,7 +153,7 @@ def test_searches_keep_their_snapshot_while_the_set_changes(name, kind, pairs, m
     """pairs: so many that tokens of base and delta are compared, where few tokens would be marked, too."""
     monkeypatch.setattr(live_cursor, "PAIRS", pairs)
     c, (ops, into) = Changing(kind, 2), backend(name)
-    dev = ops.put(c.live.publish())
+    dev = ops.to_device(c.live.publish())
     weights = some_logits(c.length, c.vocab, 3)
 
     def with_updates(tokens: Any, cache: Any, t: int) -> Any:
@@ -168,7 +168,7 @@ def test_searches_keep_their_snapshot_while_the_set_changes(name, kind, pairs, m
 
     for _ in range(6):
         snapshot = c.live.publish()
-        dev, table, items = ops.refreshed(dev, snapshot), c.table(), set(c.items)
+        dev, table, items = ops.with_snapshot(dev, snapshot), c.table(), set(c.items)
         options = {"batch": 2, "max_tokens": c.length}
         found = beam_search(with_updates, None, dev, ops=ops, beams=7, **options)
         wanted = beam_search(plain, None, table, ops=numpy_ops, beams=7, **options)
@@ -195,10 +195,10 @@ def test_an_empty_set_allows_nothing_and_takes_items_again(name):
     live.delete([[1, 1], [2, 2]])
     assert [each.shape for each in live.items()] == [(0, 2), (0,)]
     live.compact()
-    dev = ops.put(live.publish())
+    dev = ops.to_device(live.publish())
     assert not out(ops.bitmask(dev, ops.start(dev, 2))).any()
     live.insert([[0, 2]])
-    dev = ops.refreshed(dev, live.publish())
+    dev = ops.with_snapshot(dev, live.publish())
     assert out(ops.bitmask(dev, ops.start(dev, 1))).tolist() == [[1]]
 
 
@@ -238,12 +238,12 @@ def test_nothing_is_compiled_again_for_updates_and_compaction():
         traces.append(1)
         return jax_ops.mask_logits(dev, logits, jax_ops.start(dev, 1))
 
-    dev, logits = jax_ops.put(c.live.publish()), some_logits(1, c.vocab)
+    dev, logits = jax_ops.to_device(c.live.publish()), some_logits(1, c.vocab)
     for step in range(9):
         c.update()
         if step % 3 == 2:
             c.live.compact()
-        dev = jax_ops.refreshed(dev, c.live.publish())
+        dev = jax_ops.with_snapshot(dev, c.live.publish())
         allowed = np.flatnonzero(np.asarray(masked(dev, logits))[0] > -np.inf).tolist()
         assert allowed == sorted({row[0] for row in c.items})
     assert len(traces) == 1
@@ -412,18 +412,18 @@ def test_torch_traces_nothing_again_for_updates_filters_and_compaction():
         return torch_ops.mask_logits(dev, logits, torch_ops.start(dev, 2))
 
     logits = torch.zeros(2, c.vocab)
-    dev, plain = torch_ops.put(c.live.publish()), torch_ops.put(c.base)
+    dev, plain = torch_ops.to_device(c.live.publish()), torch_ops.to_device(c.base)
     for step in range(4):
         c.update()
         if step == 2:
             c.live.compact()
-        dev = torch_ops.refreshed(dev, c.live.publish())
+        dev = torch_ops.with_snapshot(dev, c.live.publish())
         allowed = np.flatnonzero(masked(dev, logits)[0].numpy() > -np.inf).tolist()
         assert allowed == sorted({row[0] for row in c.items})
     assert len(traced) == 1
     for seed in range(3):
         keep = np.random.default_rng(seed).random((2, c.base.num_items)) < 0.1
-        masked(torch_ops.filtered(plain, [c.base.filter(each) for each in keep]), logits)
+        masked(torch_ops.with_filters(plain, [c.base.filter(each) for each in keep]), logits)
     assert len(traced) == 2
 
 
@@ -455,9 +455,9 @@ def test_an_update_that_no_delta_of_this_capacity_can_hold_says_so(tmp_path):
 def test_what_refreshes_a_device_is_a_snapshot_of_its_live_set():
     live = LiveSids(mw.sort_sids([[3, 1], [3, 0]], 8), 10)
     snapshot = live.publish()
-    dev = numpy_ops.put(snapshot)
+    dev = numpy_ops.to_device(snapshot)
     for wrong in (live, live.base, snapshot.filter([True, False])):
         with pytest.raises(TypeError, match="snapshot must be a Snapshot"):
-            numpy_ops.refreshed(dev, wrong)
+            numpy_ops.with_snapshot(dev, wrong)
     with pytest.raises(mw.errors.ConstraintError, match="it is of another live set"):
-        numpy_ops.refreshed(dev, LiveSids(mw.sort_sids([[3, 1, 1]], 8), 10).publish())
+        numpy_ops.with_snapshot(dev, LiveSids(mw.sort_sids([[3, 1, 1]], 8), 10).publish())

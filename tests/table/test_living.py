@@ -33,7 +33,7 @@ class Living:
         self.items: Counter[Row] = Counter(map(tuple, drawn.tolist()))
         self.live = LiveSids(mw.sort_sids(drawn, V), log=folder / "log", **OPTIONS)
         self.publish()
-        self.dev = self.ops.put(self.snapshot)
+        self.dev = self.ops.to_device(self.snapshot)
         self.kept: list[tuple[LiveFilter, set[Row]]] = []
         self.done: Counter[str] = Counter()
 
@@ -74,7 +74,7 @@ class Living:
         """Publish, and take the filters over, with what came if it is even."""
         before = self.there
         self.publish()
-        self.dev = self.ops.refreshed(self.dev, self.snapshot)
+        self.dev = self.ops.with_snapshot(self.dev, self.snapshot)
         came = {row for row in self.there - before if sum(row) % 2 == 0}
         self.kept = [
             (kept.at(self.snapshot, new=lambda rows: rows.sum(axis=1) % 2 == 0), (rows & self.there) | came)
@@ -91,7 +91,7 @@ class Living:
 
     def search(self) -> None:
         """Search under the filters, while the set changes: all that is kept comes back, and nothing else."""
-        dev = self.ops.filtered(self.dev, [kept for kept, _ in self.kept]) if self.kept else self.dev
+        dev = self.ops.with_filters(self.dev, [kept for kept, _ in self.kept]) if self.kept else self.dev
         wanted = [rows for _, rows in self.kept] or [self.there]
         snapshot, logits = self.snapshot, self.rng.standard_normal((L, V)).astype(np.float32)
 
@@ -110,7 +110,7 @@ class Living:
 
     def sample(self) -> None:
         """Draw under the filters: all that is drawn is kept; and matchers allow it."""
-        dev = self.ops.filtered(self.dev, [kept for kept, _ in self.kept]) if self.kept else self.dev
+        dev = self.ops.with_filters(self.dev, [kept for kept, _ in self.kept]) if self.kept else self.dev
         wanted: list[tuple[Any, set[Row]]] = list(self.kept) or [(self.snapshot, self.there)]
         random: Any = self.rng
         if self.name == "torch":

@@ -134,15 +134,15 @@ def test_what_is_no_choice_among_the_items_is_refused():
     kept, foreign = matrix.filter([True, False]), other.filter([True, False])
     with pytest.raises(mw.errors.ConstraintError, match="filters of different matrices"):
         kept & foreign
-    dev = numpy_ops.put(matrix)
+    dev = numpy_ops.to_device(matrix)
     with pytest.raises(mw.errors.ConstraintError, match="of another matrix"):
-        numpy_ops.filtered(dev, [foreign])
+        numpy_ops.with_filters(dev, [foreign])
     with pytest.raises(ValueError, match="filters is empty"):
-        numpy_ops.filtered(dev, [])
+        numpy_ops.with_filters(dev, [])
     with pytest.raises(ValueError, match=r"numbers of the 1 filters, 0 \.\. 0"):
-        numpy_ops.filtered(dev, [kept], of=[1])
+        numpy_ops.with_filters(dev, [kept], of=[1])
     with pytest.raises(ValueError, match="begin with start"):
-        numpy_ops.bitmask(numpy_ops.filtered(dev, [kept]), numpy_ops.start(dev, 1))
+        numpy_ops.bitmask(numpy_ops.with_filters(dev, [kept]), numpy_ops.start(dev, 1))
 
 
 def walked(ops: Any, dev: Any, rows: np.ndarray, depths: np.ndarray, of: np.ndarray, into: Any) -> FilteredState:
@@ -164,7 +164,7 @@ def test_each_row_is_allowed_what_the_table_of_its_kept_items_allows(name, kind)
     rng = np.random.default_rng(6)
     of, depths = np.tile([0, 1, 2], 16), rng.integers(0, c.matrix.length + 1, 48)
     rows = np.stack([c.rows[rng.choice(np.flatnonzero(chosen[f]) if i % 3 else len(c.rows))] for i, f in enumerate(of)])
-    dev = ops.filtered(ops.put(c.matrix), [c.matrix.filter(keep) for keep in chosen], of)
+    dev = ops.with_filters(ops.to_device(c.matrix), [c.matrix.filter(keep) for keep in chosen], of)
     logits, width = some_logits(48, c.vocab, 2), max(c.matrix.widths)
 
     def all_of(dev: Any, logits: Any, state: Any, tokens: Any) -> Any:
@@ -208,7 +208,7 @@ def test_beams_and_samples_are_those_of_the_kept_items(name, kind):
     c, (ops, into) = case(kind), backend(name)
     chosen = keeps(c.matrix, 7)
     filters = [c.matrix.filter(keep) for keep in chosen]
-    dev = ops.filtered(ops.put(c.matrix), filters)
+    dev = ops.with_filters(ops.to_device(c.matrix), filters)
     beams, length = 5, c.matrix.length
     weights = some_logits(length, c.vocab, 3)
 
@@ -259,7 +259,7 @@ def test_a_row_whose_filter_keeps_nothing_holds_nothing_and_leaves_the_others_al
     c, (ops, into) = case("few tokens"), backend(name)
     nothing, everything = (c.matrix.filter(np.full(c.matrix.num_items, keep)) for keep in (False, True))
     assert nothing.num_sequences == 0
-    dev = ops.filtered(ops.put(c.matrix), [nothing, everything])
+    dev = ops.with_filters(ops.to_device(c.matrix), [nothing, everything])
     weights = some_logits(1, c.vocab, 3)
 
     def step(tokens: Any, cache: Any, t: int) -> Any:
@@ -267,7 +267,7 @@ def test_a_row_whose_filter_keeps_nothing_holds_nothing_and_leaves_the_others_al
 
     found = beam_search(step, None, dev, ops=ops, batch=2, beams=3, max_tokens=c.matrix.length)
     assert not out(found.valid)[0].any()
-    plain = beam_search(step, None, ops.put(c.matrix), ops=ops, batch=1, beams=3, max_tokens=c.matrix.length)
+    plain = beam_search(step, None, ops.to_device(c.matrix), ops=ops, batch=1, beams=3, max_tokens=c.matrix.length)
     np.testing.assert_array_equal(out(found.tokens)[1], out(plain.tokens)[0])
     assert not out(ops.bitmask(dev, ops.start(dev, 2)))[0].any()
 
@@ -284,11 +284,11 @@ def test_another_filter_compiles_nothing_again():
         traces.append(1)
         return jax_ops.mask_logits(dev, logits, jax_ops.start(dev, 2))
 
-    dev, logits = jax_ops.put(c.matrix), some_logits(2, c.vocab)
+    dev, logits = jax_ops.to_device(c.matrix), some_logits(2, c.vocab)
     kept = set()
     for seed in range(4):
         filters = [c.matrix.filter(keep) for keep in keeps(c.matrix, seed)[:2]]
-        kept.add((np.asarray(masked(jax_ops.filtered(dev, filters), logits)) > -np.inf).tobytes())
+        kept.add((np.asarray(masked(jax_ops.with_filters(dev, filters), logits)) > -np.inf).tobytes())
     assert len(kept) > 1
     assert len(traces) == 1
 
@@ -300,7 +300,7 @@ def test_a_filter_is_put_as_a_matrix_is():
     table = mw.compile_sids(c.rows[keep], c.vocab)
     logits = some_logits(1, c.vocab)
     row = c.rows[keep][:1]
-    dev = numpy_ops.put(one)
+    dev = numpy_ops.to_device(one)
     state, node = numpy_ops.start(dev, 1), np.zeros(1, np.int64)
     for depth in range(row.shape[1]):
         wanted = numpy_ops.mask_logits(table, logits, numpy_ops.State(node))

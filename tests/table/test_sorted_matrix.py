@@ -187,7 +187,7 @@ def test_operations_at_all_prefixes_agree_with_the_table(name, kind, special):
         import jax
 
         run = jax.jit(run, static_argnums=5)
-    dev = ops.put(c.matrix)
+    dev = ops.to_device(c.matrix)
     found = run(dev, into(logits), into_state(into, state), into(tokens), into(remaining), width)
     wanted = every_operation(
         numpy_ops, c.table, logits, State(nodes), tokens, remaining, max(level.width for level in c.table.levels)
@@ -224,12 +224,12 @@ def test_operations_at_all_prefixes_agree_with_the_table(name, kind, special):
 @pairs(slow=[("jax", "late")])
 def test_candidates_and_select_at_each_level_agree_with_the_table(name, kind):
     c, (ops, into) = case(kind), backend(name)
-    dev = ops.put(c.matrix)
+    dev = ops.to_device(c.matrix)
     beams = 6
 
-    def at_level(dev: Any, logits: Any, state: Any, scores: Any, level: int, renormalise: bool) -> Any:
+    def at_level(dev: Any, logits: Any, state: Any, scores: Any, level: int, renormalize: bool) -> Any:
         return (
-            ops.select(dev, logits, state, scores, beams, level, renormalise),
+            ops.select(dev, logits, state, scores, beams, level, renormalize),
             ops.candidates(dev, logits, state, 4, level=level),
         )
 
@@ -238,15 +238,15 @@ def test_candidates_and_select_at_each_level_agree_with_the_table(name, kind):
         import jax
 
         run = jax.jit(at_level, static_argnums=(4, 5))
-    for special, renormalise in ((True, True),) if name == "jax" else np.ndindex(2, 2):
+    for special, renormalize in ((True, True),) if name == "jax" else np.ndindex(2, 2):
         first = 6 if name == "jax" and kind == "late" else 0  # where it begins to branch
         expected = State(np.repeat(c.nodes[c.state.depth == first][:1], 2))
         state = into_state(into, c.as_matrix(expected.node))
         scores = np.zeros((2, 1), np.float32)
         for level in range(first, c.matrix.length + 1):
             logits = some_logits(len(expected.node), c.vocab, level, bool(special) and level > 0)
-            mine = run(dev, into(logits), state, into(scores), level, bool(renormalise))
-            wanted = numpy_ops.select(c.table, logits, expected, scores, beams, level, renormalise)
+            mine = run(dev, into(logits), state, into(scores), level, bool(renormalize))
+            wanted = numpy_ops.select(c.table, logits, expected, scores, beams, level, renormalize)
             picked, best = mine
             np.testing.assert_allclose(out(picked.scores), wanted.scores, rtol=1e-4, atol=1e-4)
             np.testing.assert_array_equal(out(picked.tokens), wanted.tokens)
@@ -266,7 +266,7 @@ def test_candidates_and_select_at_each_level_agree_with_the_table(name, kind):
 
 def test_each_way_to_find_what_is_allowed_is_taken():
     """A guard for the tests above: masks or none, rows of intervals, first rows of tokens, and later words."""
-    put = {kind: backend("torch").ops.put(case(kind).matrix) for kind in CASES}
+    put = {kind: backend("torch").ops.to_device(case(kind).matrix) for kind in CASES}
     assert {kind: put[kind].masked for kind in ("masks", "one token", "two words")} == {
         "masks": 2, "one token": 1, "two words": 0,
     }  # fmt: skip
@@ -284,7 +284,7 @@ def test_what_is_read_follows_the_branches_of_a_skewed_matrix():
     first = np.where(rng.random(20_000) < 0.5, 7, rng.integers(0, 64, 20_000))  # half of all items share a first code
     rows = np.stack([first, *(rng.zipf(1.3, (3, 20_000)) % 64)], axis=1)
     matrix = mw.sort_sids(rows, 4096)
-    dev = backend("torch").ops.put(matrix)
+    dev = backend("torch").ops.to_device(matrix)
     assert matrix.widths[1] > 50 * matrix.branches[1]
     assert [level.width for level in dev.levels] == list(matrix.branches)
     assert dev.first_rows.shape[0] < 2 * matrix.num_sequences
@@ -295,7 +295,7 @@ def test_what_is_read_follows_the_branches_of_a_skewed_matrix():
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
 def test_tokens_and_budgets_of_any_integer_type_mean_the_same(name, dtype):
     ops = backend(name).ops
-    dev = ops.put(mw.sort_sids([[7, 9, 300], [100, 2, 5], [120, 5, 0]], 65_536))
+    dev = ops.to_device(mw.sort_sids([[7, 9, 300], [100, 2, 5], [120, 5, 0]], 65_536))
     asked = np.array([[7, 9], [7, 5], [100, 2], [120, 5], [5, 5]])
     if name == "torch":
         import torch
@@ -327,7 +327,7 @@ def test_tokens_and_budgets_of_any_integer_type_mean_the_same(name, dtype):
 @pytest.mark.parametrize(("name", "dtype"), [("torch", "float16"), ("torch", "bfloat16"), ("jax", "bfloat16")])
 def test_narrow_logits_keep_their_type_and_bits(name, dtype):
     c, (ops, into) = case("masks"), backend(name)
-    dev, state = ops.put(c.matrix), into_state(into, MatrixState(*(array[:60] for array in c.state)))
+    dev, state = ops.to_device(c.matrix), into_state(into, MatrixState(*(array[:60] for array in c.state)))
     x = into(some_logits(60, c.vocab))
     x = x.to(getattr(__import__("torch"), dtype)) if name == "torch" else x.astype(dtype)
     masked = ops.mask_logits(dev, x, state)
@@ -353,10 +353,12 @@ def test_contains_agrees_with_a_set_on_many_rows(name):
         members = set(map(tuple, c.rows.tolist()))
         wanted = np.array([row in members for row in map(tuple, asked.tolist())])
         assert 0.01 < (~wanted).mean() < 0.99
-        np.testing.assert_array_equal(out(ops.contains(ops.put(c.matrix), into(asked))), wanted)
+        np.testing.assert_array_equal(out(ops.contains(ops.to_device(c.matrix), into(asked))), wanted)
         np.testing.assert_array_equal(c.matrix.contains(asked), wanted)
     for length in (0, 1, 3):
-        assert not out(ops.contains(ops.put(case("few tokens").matrix), into(np.zeros((4, length), np.int64)))).any()
+        assert not out(
+            ops.contains(ops.to_device(case("few tokens").matrix), into(np.zeros((4, length), np.int64)))
+        ).any()
 
 
 @pytest.mark.long
@@ -366,7 +368,7 @@ def test_the_last_of_all_tokens_does_not_overflow_a_full_word(name, vocab, lengt
     ops, into = backend(name)
     rows = np.full((3, length), vocab - 1)
     rows[0], rows[1, -1] = 0, 0
-    dev = ops.put(mw.sort_sids(rows, vocab))
+    dev = ops.to_device(mw.sort_sids(rows, vocab))
     asked = np.concatenate([rows, np.roll(rows[1:2], 1, axis=1)])
     assert out(ops.contains(dev, into(asked))).tolist() == [True, True, True, False]
     if name != "jax":
@@ -381,7 +383,7 @@ def test_the_last_of_all_tokens_does_not_overflow_a_full_word(name, vocab, lengt
 def test_what_cannot_be_is_refused_by_name(name):
     ops, into = backend(name)
     matrix = mw.sort_sids([[0, 5], [1, 2]], 6)
-    dev = ops.put(matrix)
+    dev = ops.to_device(matrix)
     state, logits = ops.start(dev, 2), into(np.zeros((2, 6), np.float32))
     with pytest.raises(ValueError, match=r"this constraint has no EOS, .* compile_sids\(.., eos=\) has one"):
         ops.end_scores(dev, logits, state)
@@ -401,13 +403,13 @@ def test_what_cannot_be_is_refused_by_name(name):
         ops.contains(dev, into(np.zeros(3, np.int64)))
     if name == "jax":
         with pytest.raises(mw.errors.TableError, match="jax_enable_x64"):
-            ops.put(mw.sort_sids([[0, 2**30]], 2**30 + 1))
+            ops.to_device(mw.sort_sids([[0, 2**30]], 2**30 + 1))
     else:
         last = 2**20
-        wide = ops.put(mw.sort_sids([[last, last, last], [0, 0, 0]], last + 1))
+        wide = ops.to_device(mw.sort_sids([[last, last, last], [0, 0, 0]], last + 1))
         assert out(ops.contains(wide, into(np.array([[last, last, last], [0, 0, last]])))).tolist() == [True, False]
     if name != "numpy":
-        with pytest.raises(TypeError, match="a table from put is needed, not a SortedMatrix"):
+        with pytest.raises(TypeError, match="a constraint from to_device is needed, not a SortedMatrix"):
             ops.start(matrix, 2)
 
 
@@ -429,7 +431,7 @@ def decoders(ops: Any, dev: Any, weights: Any, rows: Any, uniforms: Any, length:
     state = ops.start(dev, 8)
     return {
         "beams": beams,
-        "renormalised": beam_search(step, None, dev, beams=4, renormalise=True, **options),
+        "renormalized": beam_search(step, None, dev, beams=4, renormalize=True, **options),
         "sequences": sample_sequences(step, None, dev, first, samples=4, top_k=9, top_p=0.95, **options),
         "unbiased": sample_unbiased(step, None, dev, (first, accept, second, choice), candidates=4, **options),
         "rerank": rerank(beams, beams.scores, choice, ops=ops),
@@ -456,7 +458,7 @@ def test_decoders_find_with_a_matrix_what_they_find_with_a_table(name, kind):
         import jax
 
         run = jax.jit(run, static_argnums=4)
-    found = run(ops.put(c.matrix), into(weights), into(rows), tuple(map(into, uniforms)), length)
+    found = run(ops.to_device(c.matrix), into(weights), into(rows), tuple(map(into, uniforms)), length)
     for key, mine in found.items():
         for field, theirs in wanted[key]._asdict().items():
             if field != "states":
@@ -482,8 +484,8 @@ def test_only_allowed_rows_of_the_projection_are_computed(name, kind):
     level = c.matrix.length - 1
     at = np.resize(np.flatnonzero(c.state.depth == level), 60)
     state = into_state(into, MatrixState(*(array[at] for array in c.state)))
-    tokens, logits = allowed_logits(hidden, weight, ops.put(c.matrix), state, level, ops=ops)
-    whole = out(ops.mask_logits(ops.put(c.matrix), hidden @ weight.T, state))
+    tokens, logits = allowed_logits(hidden, weight, ops.to_device(c.matrix), state, level, ops=ops)
+    whole = out(ops.mask_logits(ops.to_device(c.matrix), hidden @ weight.T, state))
     for one, at_token, row in zip(out(logits), out(tokens), whole, strict=True):
         np.testing.assert_allclose(one[at_token >= 0], row[row > -np.inf], rtol=1e-3, atol=1e-4)
     drawn = sample_allowed(tokens, logits, into(rng.random((60, 2), np.float32)), ops=ops)
@@ -500,7 +502,7 @@ def test_no_torch_operation_needs_a_value_on_the_host(kind):
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     c, ops = case(kind), backend("torch").ops
-    dev = ops.put(c.matrix)
+    dev = ops.to_device(c.matrix)
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         logits = mode.from_tensor(torch.zeros(6, c.vocab))
         zero = mode.from_tensor(torch.zeros(6, dtype=torch.int64))
@@ -511,9 +513,9 @@ def test_no_torch_operation_needs_a_value_on_the_host(kind):
         ops.advance(dev, state, zero)
         for level in range(c.matrix.length + 1):
             ops.candidates(dev, logits, state, 3, level=level)
-            for renormalise in (False, True):
+            for renormalize in (False, True):
                 scores = mode.from_tensor(torch.zeros(2, 3))
-                assert ops.select(dev, logits, state, scores, 3, level, renormalise).scores.shape == (2, 3)
+                assert ops.select(dev, logits, state, scores, 3, level, renormalize).scores.shape == (2, 3)
 
 
 @pytest.mark.long
@@ -522,7 +524,7 @@ def test_a_whole_search_compiles_in_torch():
     c, ops = case("masks"), backend("torch").ops
     weights = torch.tensor(np.random.default_rng(0).normal(size=(3, 2, 1, 100)), dtype=torch.float32)
     step = bigram(weights.expand(3, 2, 100, 100), torch.arange(2).repeat_interleave(5))
-    dev = ops.put(c.matrix)
+    dev = ops.to_device(c.matrix)
 
     def run() -> Any:
         found = beam_search(step, None, dev, ops=ops, batch=2, beams=5, max_tokens=3)
@@ -538,11 +540,11 @@ def test_a_whole_search_compiles_in_torch():
 def test_jax_has_words_of_64_bits_where_it_is_told_to():
     jax = pytest.importorskip("jax")
     c, (ops, into) = case("few tokens"), backend("jax")
-    short = ops.put(case("two words").matrix)
+    short = ops.to_device(case("two words").matrix)
     with jax.enable_x64(True):
-        long = ops.put(case("two words").matrix)
+        long = ops.to_device(case("two words").matrix)
         assert (len(short.words), len(long.words)) == (6, 3)
-        dev = ops.put(c.matrix)
+        dev = ops.to_device(c.matrix)
         state = MatrixState(*(jax.numpy.asarray(array) for array in c.state))
         logits = some_logits(len(c.nodes), c.vocab)
         masked = ops.mask_logits(dev, into(logits), state)
@@ -554,7 +556,7 @@ def test_jax_has_words_of_64_bits_where_it_is_told_to():
 def test_jax_scans_and_maps_over_states():
     jax = pytest.importorskip("jax")
     c, (ops, into) = case("few tokens"), backend("jax")
-    dev, tokens = ops.put(c.matrix), into(c.rows[:4].T)
+    dev, tokens = ops.to_device(c.matrix), into(c.rows[:4].T)
 
     @jax.jit
     def scanned(dev: Any, tokens: Any) -> Any:
@@ -574,7 +576,7 @@ def test_jax_scans_and_maps_over_states():
 @pytest.mark.parametrize("name", ALL)
 def test_sids_that_are_no_integers_are_refused(name):
     ops, array = backend(name)
-    dev = ops.put(mw.sort_sids([[3, 1, 2], [3, 1, 0], [0, 2, 2]], 4))
+    dev = ops.to_device(mw.sort_sids([[3, 1, 2], [3, 1, 0], [0, 2, 2]], 4))
     for sids in (np.array([[3.7, 1.2, 0.9]], np.float32), np.array([[True, True, False]])):
         with pytest.raises(TypeError, match="integers"):
             ops.contains(dev, array(sids))
@@ -584,7 +586,7 @@ def test_sids_that_are_no_integers_are_refused(name):
 @pytest.mark.parametrize("name", ALL)
 def test_a_state_of_another_depth_has_no_candidates(name):
     ops, array = backend(name)
-    dev = ops.put(mw.sort_sids([[3, 1, 2], [3, 1, 0], [0, 2, 2]], 4))
+    dev = ops.to_device(mw.sort_sids([[3, 1, 2], [3, 1, 0], [0, 2, 2]], 4))
     state = ops.advance(dev, ops.start(dev, 2), array(np.array([3, 1])))  # the second is in the dead state
     for level, some in ((0, False), (1, True), (2, False), (3, False)):
         found = ops.candidates(dev, array(np.zeros((2, 4), np.float32)), state, 4, level)
@@ -598,7 +600,7 @@ def test_tokens_of_64_bits_do_not_wrap_where_jax_has_32():
     pytest.importorskip("jax")
     from maskwright.runtime import jax_ops
 
-    dev = jax_ops.put(mw.sort_sids([[3, 1, 2], [3, 1, 0], [0, 2, 2]], 4))
+    dev = jax_ops.to_device(mw.sort_sids([[3, 1, 2], [3, 1, 0], [0, 2, 2]], 4))
     far = np.array([[2**32 + 3, 1, 2], [3, 2**32 + 1, 0], [3, 1, 2], [-(2**32) + 3, 1, 2]])
     assert np.asarray(jax_ops.contains(dev, far)).tolist() == [False, False, True, False]
     state = jax_ops.advance(dev, jax_ops.start(dev, 2), np.array([2**32 + 3, 3]))
@@ -640,7 +642,7 @@ def test_columns_of_any_byte_order_are_taken():
     matcher = mw.Matcher(swapped)
     assert matcher.accepts([300, 7])
     assert np.array_equal(matcher.mask(), mw.Matcher(native).mask())
-    dev = numpy_ops.put(swapped)
+    dev = numpy_ops.to_device(swapped)
     assert numpy_ops.contains(dev, np.array([[300, 7], [7, 300]])).tolist() == [True, False]
 
 

@@ -73,7 +73,7 @@ from maskwright.runtime import torch_ops
 from maskwright.runtime.decode import beam_search
 sids = np.random.default_rng(0).integers(0, 2048, (100_000, 8))
 table = mw.compile_sids(sids, vocab_size=2048)
-device = torch_ops.put(table)
+device = torch_ops.to_device(table)
 random = torch.Generator().manual_seed(0)
 found = beam_search(
     lambda tokens, cache, t: (torch.randn(len(tokens), 2048, generator=random), cache), None, device, ops=torch_ops,

@@ -19,7 +19,7 @@ def wanted(table: Any, logits: Sequence[Any], batch: int, beams: int) -> Any:
     return beam_search(
         lambda tokens, cache, t: (logits[t], cache),
         None,
-        numpy_ops.put(table),
+        numpy_ops.to_device(table),
         ops=numpy_ops,
         batch=batch,
         beams=beams,

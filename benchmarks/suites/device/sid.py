@@ -52,7 +52,7 @@ class Searches:
         """Return torch's searches, checked, and how many steps chose what they chose before (`check_order`)."""
         for_methods = [torch.tensor(x, device=device) for x in self.logits]
         steps = [torch.tensor(x, device=device) for x in self.repeated]
-        dev = torch_ops.put(self.table, device)
+        dev = torch_ops.to_device(self.table, device)
         methods: dict[str, Method] = {
             "unconstrained": TorchUnconstrained(),
             "dense+CSR": dense_csr.to_torch(self.dense, device),
@@ -74,7 +74,7 @@ class Searches:
 
     def of_jax(self) -> list[Timed]:
         """Return JAX's searches, checked; on the device that JAX takes unasked."""
-        dev = jax_ops.put(self.table)
+        dev = jax_ops.to_device(self.table)
         steps, logits = _arrays(self.repeated), _arrays(self.logits)
         check_search("jax.jit", search_jax(dev, steps, BATCH, BEAMS), self.expected)
         runs: dict[str, Callable[[], Any]] = {"maskwright": lambda: search_jax(dev, steps, BATCH, BEAMS)}

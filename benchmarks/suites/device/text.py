@@ -27,7 +27,7 @@ class TextSteps:
 
     def __init__(self) -> None:
         self.table = mw.compile_json_schema(SCHEMA, vocabulary(), lazy=False)
-        self.host = numpy_ops.put(self.table)
+        self.host = numpy_ops.to_device(self.table)
         self.state, self.tokens = _walked(self.table)
         self.logits = np.random.default_rng(0).standard_normal((MANY_ROWS, self.table.vocab_size), dtype=np.float32)
 
@@ -38,7 +38,7 @@ class TextSteps:
 
     def of_torch(self, device: torch.device) -> list[Timed]:
         """Return torch's steps, checked."""
-        dev = torch_ops.put(self.table, device)
+        dev = torch_ops.to_device(self.table, device)
         state = type(self.state)(*(torch.tensor(part, device=device) for part in self.state))
         logits, tokens = torch.tensor(self.logits, device=device), torch.tensor(self.tokens, device=device)
         steps: dict[str, Callable[[], Any]] = {
@@ -50,7 +50,7 @@ class TextSteps:
 
     def of_jax(self) -> list[Timed]:
         """Return JAX's steps, checked; on the device that JAX takes unasked."""
-        dev = jax_ops.put(self.table, on_demand=False)
+        dev = jax_ops.to_device(self.table, on_demand=False)
         state = type(self.state)(*map(jnp.asarray, self.state))
         logits, tokens = jnp.asarray(self.logits), jnp.asarray(self.tokens)
         bitmask, mask_logits = jax.jit(jax_ops.bitmask), jax.jit(jax_ops.mask_logits)
@@ -82,7 +82,7 @@ class TextSteps:
 def _walked(table: Any) -> tuple[Any, np.ndarray[Any, Any]]:
     """Return states of numpy in which rows have written up to 31 tokens, and a token for each to go on with."""
     rng = np.random.default_rng(0)
-    dev = torch_ops.put(table)
+    dev = torch_ops.to_device(table)
     state = torch_ops.start(dev, MANY_ROWS)
     for written in range(WRITTEN):
         goes_on = torch.arange(MANY_ROWS) % WRITTEN > written

@@ -72,7 +72,7 @@ def shapes_of(tree: Any) -> Any:
 def sid_table(count: int, platform: str) -> Any:
     """Return the shapes of a table of so many random semantic IDs."""
     sids = np.random.default_rng(0).integers(0, SID_VOCABULARY, (count, LENGTH), dtype=np.uint16)
-    return shapes_of(jax_ops.put(mw.compile_sids(sids, SID_VOCABULARY), platform=platform))
+    return shapes_of(jax_ops.to_device(mw.compile_sids(sids, SID_VOCABULARY), platform=platform))
 
 
 @functools.cache
@@ -85,13 +85,15 @@ def vocabulary() -> mw.Vocabulary:
 @functools.cache
 def graph_table(platform: str) -> Any:
     """Return the shapes of a graph: the table of a regular expression."""
-    return shapes_of(jax_ops.put(mw.compile_regex(PATTERN, vocabulary()), platform=platform))
+    return shapes_of(jax_ops.to_device(mw.compile_regex(PATTERN, vocabulary()), platform=platform))
 
 
 @functools.cache
 def nested_table(platform: str) -> Any:
     """Return the shapes of a nested table: that of a JSON schema that refers to itself."""
-    return shapes_of(jax_ops.put(mw.compile_json_schema(SCHEMA, vocabulary()), on_demand=False, platform=platform))
+    return shapes_of(
+        jax_ops.to_device(mw.compile_json_schema(SCHEMA, vocabulary()), on_demand=False, platform=platform)
+    )
 
 
 @functools.cache
@@ -99,7 +101,7 @@ def arena_table(platform: str) -> Any:
     """Return the shapes of an arena of the usual capacity, in which each row of a batch starts in a table."""
     arena = mw.Arena(vocabulary())
     handle = arena.add(mw.compile_json_schema(SCHEMA, vocabulary()))
-    return shapes_of(jax_ops.at(jax_ops.put(arena, platform=platform), [handle] * ROWS))
+    return shapes_of(jax_ops.with_start_states(jax_ops.to_device(arena, platform=platform), [handle] * ROWS))
 
 
 SID_COUNTS = {"10^5": 10**5, "10^6": 10**6, "10^7": 10**7}

@@ -125,7 +125,7 @@ def _ours(pattern: Pattern, prefixes: list[list[int]], tokenizer: peers.Tokenize
     from maskwright.runtime import torch_ops
 
     engine = ENGINES[OURS](tokenizer)
-    dev = torch_ops.put(engine.compile(pattern))
+    dev = torch_ops.to_device(engine.compile(pattern))
     rows = []
     for prefix in prefixes:
         state = torch_ops.start(dev, 1)

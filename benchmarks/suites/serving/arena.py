@@ -24,7 +24,7 @@ def arena(schemas: list[Any], vocab: mw.Vocabulary, kept: int) -> Record:
             continue
     tables = sorted(tables, key=lambda table: table.num_edges + 4 * table.num_rows)[:kept]
     held = mw.Arena(vocab)
-    dev = torch_ops.put(held)
+    dev = torch_ops.to_device(held)
     units, part_of = _units(vocab)
     before = held.stored.free
     adding, taken, parts = [], [], []
@@ -37,12 +37,12 @@ def arena(schemas: list[Any], vocab: mw.Vocabulary, kept: int) -> Record:
         before = now
     again = [microseconds(partial(held.add, table)) for table in tables]
     return {
-        "tables": held.stored.tables, "arena_bytes": held.nbytes, "same_arrays": torch_ops.put(held) is dev,
+        "tables": held.stored.tables, "arena_bytes": held.nbytes, "same_arrays": torch_ops.to_device(held) is dev,
         "tables_bytes": sum(table.nbytes for table in tables), "add_us": percentiles(adding[1:]),
         "add_again_us": percentiles(again), "free": held.stored.free,
         "default_bytes": {
-            "without budgets": mw.Arena(vocab).nbytes, "with budgets": mw.Arena(vocab, budgets=True).nbytes,
-            "with budgets, ends=1": mw.Arena(vocab, mw.Capacity(ends=1), budgets=True).nbytes,
+            "without budgets": mw.Arena(vocab).nbytes, "with budgets": mw.Arena(vocab, distances=True).nbytes,
+            "with budgets, ends=1": mw.Arena(vocab, mw.Capacity(ends=1), distances=True).nbytes,
         },
         "unit_bytes": units, "unit_bytes_with_budgets": _units(vocab, True)[0], "true_takes": taken[0],
         "true_takes_of": parts[0], "takes": percentiles(taken[1:]),
@@ -55,11 +55,11 @@ def arena(schemas: list[Any], vocab: mw.Vocabulary, kept: int) -> Record:
 
 def _units(vocab: mw.Vocabulary, budgets: bool = False) -> tuple[dict[str, float], dict[str, str]]:
     """Return the bytes on a device of one more of each of an arena's capacities, and whose unit a part of it has."""
-    least, more, default = mw.Arena(vocab, budgets=budgets).nbytes, 1024, mw.Capacity()
+    least, more, default = mw.Arena(vocab, distances=budgets).nbytes, 1024, mw.Capacity()
 
     def unit(name: str) -> float:
         larger = replace(default, **{name: getattr(default, name) + more})
-        return (mw.Arena(vocab, larger, budgets=budgets).nbytes - least) / more
+        return (mw.Arena(vocab, larger, distances=budgets).nbytes - least) / more
 
     units = {name: unit(name) for name in _SHARED}
     units["half a list"] = units["lists"] / 4  # which are of two kinds, each with a start and an end

@@ -23,11 +23,11 @@ class Ours:
     def __init__(self, tables: list[Any], vocab: mw.Vocabulary) -> None:
         arena = mw.Arena(vocab, mw.Capacity(states=1 << 21))
         self.handles = [arena.add(table) for table in tables]
-        self.dev = torch_ops.put(arena)
+        self.dev = torch_ops.to_device(arena)
         self.reset()
 
     def reset(self) -> None:
-        self.state = torch_ops.start(torch_ops.at(self.dev, self.handles), len(self.handles))
+        self.state = torch_ops.start(torch_ops.with_start_states(self.dev, self.handles), len(self.handles))
 
     def fill(self) -> Any:
         return torch_ops.bitmask(self.dev, self.state)

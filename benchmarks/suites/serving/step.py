@@ -63,7 +63,7 @@ def _drawing(engine: Ours, logits: torch.Tensor) -> Record:
     """Return what drawing takes by the kernel, and by array operations, where little is allowed and where all is."""
     out: Record = {}
     vocab = mw.Vocabulary.from_bytes([b"", *(b"%d" % token for token in range(1, logits.shape[1]))], eos=0)
-    free = torch_ops.put(mw.compile_regex("[0-9]*", vocab))
+    free = torch_ops.to_device(mw.compile_regex("[0-9]*", vocab))
     places = {"little allowed": (engine.dev, engine.state), "all allowed": (free, torch_ops.start(free, len(logits)))}
     for (where, place), (name, options) in itertools.product(
         places.items(), (("best", {"temperature": 0}), ("temperature 1", {}), ("top_p 0.9", {"top_p": 0.9}))

@@ -137,5 +137,5 @@ def _write_exits(
 def check_remaining_of(dev: DeviceTable, state: AnyState, remaining: Array | None) -> None:
     """Raise unless `remaining` is None, or there is a whole number for each state, and distances are known."""
     if remaining is not None:
-        integers, budgets = jnp.issubdtype(remaining.dtype, jnp.integer), dev.distance.shape[0] > 0
-        check_remaining(state.node.shape[0], remaining.shape, integers, remaining.dtype, budgets)
+        integers, distances = jnp.issubdtype(remaining.dtype, jnp.integer), dev.distance.shape[0] > 0
+        check_remaining(state.node.shape[0], remaining.shape, integers, remaining.dtype, distances)

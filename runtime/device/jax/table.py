@@ -1,4 +1,4 @@
-"""A table in JAX arrays: `put` copies one to a device; it is a pytree."""
+"""A table in JAX arrays: `to_device` copies one to a device; it is a pytree."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ....table.snapshot import LiveFilter, Snapshot
 from ....table.sorted_matrix import SortedMatrix
 from ...arena.arena import Arena, Handle, starts_of
 from ...arena.device_arrays import by_ends, device_table_of
-from ..device_filters import filtered as with_filters
+from ..device_filters import filtered as place_filters
 from ..device_live import DeviceLive
 from ..device_live import refreshed as refreshed_live
 from ..device_live_shards import DeviceLiveShards
@@ -106,79 +106,79 @@ jax.tree_util.register_pytree_node(OnDemandTable, _taken, _given)
 
 
 @overload
-def put(
+def to_device(
     table: Compiled,
     device: jax.Device | None = None,
     *,
-    budgets: bool = False,
+    distances: bool = False,
     on_demand: Literal[False] | None = None,
     platform: str | None = None,
 ) -> DeviceTable: ...
 
 
 @overload
-def put(
+def to_device(
     table: Compiled,
     device: jax.Device | None = None,
     *,
-    budgets: bool = False,
+    distances: bool = False,
     on_demand: Literal[True],
     platform: str | None = None,
 ) -> OnDemandTable: ...
 
 
 @overload
-def put(
-    table: SortedMatrix, device: jax.Device | None = None, *, budgets: bool = False, platform: str | None = None
+def to_device(
+    table: SortedMatrix, device: jax.Device | None = None, *, distances: bool = False, platform: str | None = None
 ) -> DeviceMatrix: ...
 
 
 @overload
-def put(
-    table: SidFilter, device: jax.Device | None = None, *, budgets: bool = False, platform: str | None = None
+def to_device(
+    table: SidFilter, device: jax.Device | None = None, *, distances: bool = False, platform: str | None = None
 ) -> DeviceMatrix | DeviceFilteredTable: ...
 
 
 @overload
-def put(
+def to_device(
     table: Snapshot | LiveFilter,
     device: jax.Device | None = None,
     *,
-    budgets: bool = False,
+    distances: bool = False,
     platform: str | None = None,
 ) -> DeviceLive: ...
 
 
 @overload
-def put(table: ShardedMatrix | ShardedFiles, *, mesh: jax.sharding.Mesh, axis: str) -> DeviceShards: ...
+def to_device(table: ShardedMatrix | ShardedFiles, *, mesh: jax.sharding.Mesh, axis: str) -> DeviceShards: ...
 
 
 @overload
-def put(table: Snapshot, *, mesh: jax.sharding.Mesh, axis: str) -> DeviceLiveShards: ...
+def to_device(table: Snapshot, *, mesh: jax.sharding.Mesh, axis: str) -> DeviceLiveShards: ...
 
 
 @overload
-def put(
-    table: Arena, device: jax.Device | None = None, *, budgets: bool = False, platform: str | None = None
+def to_device(
+    table: Arena, device: jax.Device | None = None, *, distances: bool = False, platform: str | None = None
 ) -> DeviceTable: ...
 
 
 @overload
-def put(
+def to_device(
     table: Constraint | Arena,
     device: jax.Device | None = None,
     *,
-    budgets: bool = False,
+    distances: bool = False,
     on_demand: bool | None = None,
     platform: str | None = None,
 ) -> DeviceTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable: ...
 
 
-def put(
+def to_device(
     table: Constraint | Arena | ShardedMatrix | ShardedFiles,
     device: jax.Device | None = None,
     *,
-    budgets: bool = False,
+    distances: bool = False,
     on_demand: bool | None = None,
     platform: str | None = None,
     mesh: jax.sharding.Mesh | None = None,
@@ -186,7 +186,7 @@ def put(
 ) -> DeviceTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | DeviceShards | DeviceLiveShards | OnDemandTable:
     """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
 
-    budgets: also copy the distances that `remaining` needs; a matrix needs none.
+    distances: also copy the distances that `remaining` needs; a matrix needs none.
     on_demand: read a table on the host between steps, as texts reach its states, instead of copying it. By default this
     holds for tables without a finite form, such as grammars whose nesting the text does not delimit: see
     `on_demand.OnDemandTable`.
@@ -208,7 +208,7 @@ def put(
     """
     wide = bool(jnp.arange(0).dtype == jnp.int64)  # else JAX is in its 32-bit mode
     _check_platform(platform, wide)
-    if check_mesh(table, mesh, axis, device=device, budgets=budgets, on_demand=on_demand, platform=platform):
+    if check_mesh(table, mesh, axis, device=device, distances=distances, on_demand=on_demand, platform=platform):
         devices, along = cast(jax.sharding.Mesh, mesh), cast(str, axis)
         if isinstance(table, Snapshot):
             return put_live_shards(table, devices, along, wide)
@@ -219,25 +219,25 @@ def put(
         return placed
 
     if is_read(table, on_demand):
-        return read(arrays, convert, cast(Any, table), budgets)
+        return read(arrays, convert, cast(Any, table), distances)
     if not isinstance(table, Arena):
         table = whole(table)
     if isinstance(table, SortedMatrix):
         return place(table, convert, wide)
     if isinstance(table, SidFilter):
-        bare: Any = put(table.table, device, budgets=budgets, platform=platform)
-        return cast("DeviceMatrix | DeviceFilteredTable", filtered(bare, [table]))
+        bare: Any = to_device(table.table, device, distances=distances, platform=platform)
+        return cast("DeviceMatrix | DeviceFilteredTable", with_filters(bare, [table]))
     if isinstance(table, Snapshot | LiveFilter):
         return place_live_set(table, convert, wide)
     if isinstance(table, Arena):
         arena = table
-        arena.check_budgets(budgets)
+        arena.check_budgets(distances)
         return arena.mirror(("jax", device), lambda: _Mirror(arena, convert))
     if not wide:
         refuse_wide(table)
         if (platform or _platform_of(device)) == "tpu":
-            return (tpu_table if fits(table) else text_table)(table, convert, budgets)
-    return device_table(table, convert, DeviceTable, budgets)
+            return (tpu_table if fits(table) else text_table)(table, convert, distances)
+    return device_table(table, convert, DeviceTable, distances)
 
 
 def _check_platform(platform: str | None, wide: bool) -> None:
@@ -254,11 +254,11 @@ def _platform_of(device: jax.Device | None) -> str | None:
     return next(iter(devices)).platform if len(devices) == 1 else None
 
 
-def refreshed(dev: Live, snapshot: Snapshot) -> Live:
+def with_snapshot(dev: Live, snapshot: Snapshot) -> Live:
     """Return another snapshot of a live set on a device, in the place of one: a base they share is not put again.
 
-    dev: from `put` of a snapshot, on one device or on those of a mesh, or from here; it stays what it is, so that a
-    search goes on with it. Shapes are the same, unless `compact` has made a base that has no room in them.
+    dev: from `to_device` of a snapshot, on one device or on those of a mesh, or from here; it stays what it is, so that
+    a search goes on with it. Shapes are the same, unless `compact` has made a base that has no room in them.
     """
     if isinstance(dev, DeviceLiveShards):
         return cast(Live, refreshed_shards(dev, snapshot))
@@ -271,23 +271,25 @@ def refreshed(dev: Live, snapshot: Snapshot) -> Live:
 
 
 @overload
-def filtered(
+def with_filters(
     dev: DeviceTable | DeviceFilteredTable, filters: Sequence[SidFilter], of: ArrayLike | None = None
 ) -> DeviceFilteredTable: ...
 
 
 @overload
-def filtered(
+def with_filters(
     dev: InPlace, filters: Sequence[SidFilter | LiveFilter | FilesFilter], of: ArrayLike | None = None
 ) -> InPlace: ...
 
 
-def filtered(dev: Any, filters: Sequence[SidFilter | LiveFilter | FilesFilter], of: ArrayLike | None = None) -> Any:
+def with_filters(dev: Any, filters: Sequence[SidFilter | LiveFilter | FilesFilter], of: ArrayLike | None = None) -> Any:
     """Return a matrix, live set or table with filters of it, one for each row of a batch.
 
-    Whatever is allowed leads to a kept item. dev: from `put` of a sorted matrix, on one device or in shards, or of a
-    table of sequences, or from `put` or `refreshed` of a snapshot; it can be given other filters at any time. of: (B,)
-    the number of each row's filter; None: filter i is that of the i-th share of a batch. Under a filter that keeps
+    Whatever is allowed leads to a kept item. dev: from `to_device` of a sorted matrix, on one device or in shards, or
+    of a table of sequences, or from `to_device` or `with_snapshot` of a snapshot; it can be given other filters at any
+    time.
+    of: (B,) the number of each row's filter; None: filter i is that of the i-th share of a batch. Under a filter that
+    keeps
     nothing a row is dead from the start: its beams and samples are not valid. What a search began with it keeps, as its
     states are of these filters.
 
@@ -303,7 +305,7 @@ def filtered(dev: Any, filters: Sequence[SidFilter | LiveFilter | FilesFilter], 
         placed: Array = jax.device_put(array, where.sharding)
         return placed
 
-    return with_filters(dev, filters, of, convert)
+    return place_filters(dev, filters, of, convert)
 
 
 class _Mirror:
@@ -346,6 +348,6 @@ def _overwritten(array: Array, values: Array, start: Array, count: Array) -> Arr
     return array.at[to].set(values.astype(array.dtype), mode="drop")
 
 
-def at(dev: DeviceTable, handles: Sequence[Handle]) -> DeviceTable:
+def with_start_states(dev: DeviceTable, handles: Sequence[Handle]) -> DeviceTable:
     """Return an arena in which the rows of a batch start in the tables of handles (B,): as many rows in each."""
     return replace(dev, starts=jnp.asarray(starts_of(handles, dev.arena)))

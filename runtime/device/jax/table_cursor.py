@@ -69,7 +69,7 @@ class TableCursor(Cursor):
 
     # ----------------------------------------------------------------------------------------------------- beams
 
-    def offers(self, dev: DeviceTable, x: Array, state: AnyState, level: int, normalised: bool) -> Offer:
+    def offers(self, dev: DeviceTable, x: Array, state: AnyState, level: int, normalized: bool) -> Offer:
         node, size, shape = state.node, dev.vocab_size, dev.level(level)
         # all states of level 0 are the root of a trie, whose edges need no look-up and no ranking in its mask
         if shape.dense and (level > 0 or not dev.is_trie):
@@ -138,13 +138,13 @@ class TpuTableCursor(TableCursor):
     """A trie laid out for TPUs, whose `select` runs Pallas kernels."""
 
     def select_at_once(
-        self, dev: TpuTable, logits: Array, state: AnyState, scores: Array, beams: int, level: int, renormalise: bool
+        self, dev: TpuTable, logits: Array, state: AnyState, scores: Array, beams: int, level: int, renormalize: bool
     ) -> Selection | None:
         from . import tpu_selection  # which imports Pallas: others need not wait for that
 
         if not tpu_selection.takes(dev, logits, level):
             return None
-        return tpu_selection.select(dev, logits, state, scores, beams, level, renormalise)
+        return tpu_selection.select(dev, logits, state, scores, beams, level, renormalize)
 
 
 class TpuTextTableCursor(TableCursor):

@@ -38,10 +38,10 @@ def fits(table: TransitionTable) -> bool:
     return table.is_trie and table.rows.edge_start.dtype.itemsize <= 4
 
 
-def tpu_table(table: TransitionTable, convert: Callable[[NDArray[Any]], Any], budgets: bool) -> TpuTable:
-    """Lay a trie out for a TPU; each array goes through `convert`. budgets: with the distances for `remaining`."""
+def tpu_table(table: TransitionTable, convert: Callable[[NDArray[Any]], Any], distances: bool) -> TpuTable:
+    """Lay a trie out for a TPU; each array goes through `convert`. distances: with the distances for `remaining`."""
     ranks = mask_ranks(table.bases.masks, table.vocab_size)
-    held = device_table(table, lambda array: array, TpuTable, budgets, mask_ranks=ranks)
+    held = device_table(table, lambda array: array, TpuTable, distances, mask_ranks=ranks)
     fill = {"row_start": 0, "edge_token": table.vocab_size, "edge_target": 0, "base_row": table.bases.mask.size}
     arrays = {name: getattr(held, name) for name in arrays_of(TpuTable)}
     arrays |= {name: _in_tiles(arrays[name], value) for name, value in fill.items()}

@@ -58,7 +58,7 @@ def _masked_kernel(
     scratch: dict[str, Ref],
     *,
     edges: Edges,
-    renormalise: bool,
+    renormalize: bool,
 ) -> None:
     """Write the totals of all tokens that states with masks, and of a tail, allow."""
     beams = rows.logits.shape[0]
@@ -91,7 +91,7 @@ def _masked_kernel(
             tables["token"], lambda beam: masked.low[begin + beam] >> 7, 1, own, scratch["own_arrived"]
         )
         start_own()
-    log_z = None if renormalise else log_sum(rows.logits, rows.ends)
+    log_z = None if renormalize else log_sum(rows.logits, rows.ends)
     wait()
     tail = None
     if own is not None:
@@ -136,13 +136,13 @@ def _mask_part(logits: Ref, out: Ref, scratch: dict[str, Ref], part: int, tail: 
     each_block(min(TOKENS_PER_ROW // LANES, out.shape[1] // LANES - first), mask, None)
 
 
-@functools.partial(jax.jit, static_argnames=("edges", "tails", "renormalise"))
+@functools.partial(jax.jit, static_argnames=("edges", "tails", "renormalize"))
 def masked_continuations(
-    node: Array, tables: Tables, rows: Rows, edges: Edges, tails: bool, renormalise: bool
+    node: Array, tables: Tables, rows: Rows, edges: Edges, tails: bool, renormalize: bool
 ) -> Masked:
     """Return the continuations of n states with masks by token, and where their edges begin.
 
-    node: int32 (n,). tails: some states stand in a tail instead. renormalise: as for `sparse_continuations`. C is the
+    node: int32 (n,). tails: some states stand in a tail instead. renormalize: as for `sparse_continuations`. C is the
     vocabulary's size, rounded up to 128.
     """
     n = node.shape[0]
@@ -166,7 +166,7 @@ def masked_continuations(
     scalars = pl.BlockSpec(memory_space=pltpu.SMEM)
     per_beam = shape_of((beams * programs,), jnp.int32)
     (masked,) = pl.pallas_call(
-        functools.partial(_masked_kernel, edges=edges, renormalise=renormalise),
+        functools.partial(_masked_kernel, edges=edges, renormalize=renormalize),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
             grid=(programs,),

@@ -28,7 +28,7 @@ def takes(dev: TpuTable, logits: Array, level: int) -> bool:
 
 
 def select(
-    dev: TpuTable, logits: Array, state: AnyState, scores: Array, beams: int, level: int, renormalise: bool
+    dev: TpuTable, logits: Array, state: AnyState, scores: Array, beams: int, level: int, renormalize: bool
 ) -> Selection:
     """Return the `beams` best continuations; arguments and result as in `selection.select`.
 
@@ -45,16 +45,16 @@ def select(
         base=dev.base_row.reshape(-1, 1, LANES),
         masks=dev.mask_ranks,
     )
-    rows = _rows(dev, logits, state, scores, renormalise)
+    rows = _rows(dev, logits, state, scores, renormalize)
     if shape.dense:
-        masked = masked_continuations(node, tables, rows, edges, shape.tails, renormalise)
+        masked = masked_continuations(node, tables, rows, edges, shape.tails, renormalize)
         best, at = lax.top_k(_filled(masked.totals.reshape(batch, -1), beams), beams)
         at = jnp.minimum(at, m * masked.totals.shape[1] - 1)
         parents, tokens = at // masked.totals.shape[1], at % masked.totals.shape[1]
         row = parents + m * jnp.arange(batch, dtype=at.dtype)[:, None]
         reached = ranked_targets((row.reshape(-1), tokens.reshape(-1)), masked, tables, edges)
         return _selection(dev, state, best, parents, tokens, reached.reshape(batch, beams))
-    found = sparse_continuations(node, tables, rows, edges, shape.width, shape.rows, renormalise)
+    found = sparse_continuations(node, tables, rows, edges, shape.width, shape.rows, renormalize)
     totals, tokens, targets = (x[:, : shape.width].reshape(batch, m * shape.width) for x in found)
     if m == beams and shape.width == 1:  # nothing branches: each beam goes on in its place
         return _selection(dev, state, totals, None, tokens, targets)
@@ -63,13 +63,13 @@ def select(
     return _selection(dev, state, best, at // shape.width, take_inside(tokens, at), take_inside(targets, at))
 
 
-def _rows(dev: TpuTable, logits: Array, state: AnyState, scores: Array, renormalise: bool) -> Rows:
+def _rows(dev: TpuTable, logits: Array, state: AnyState, scores: Array, renormalize: bool) -> Rows:
     """Return what the kernels read of each beam."""
     n, columns = logits.shape
     if columns % LANES:
         logits = jnp.pad(logits, ((0, 0), (0, -columns % LANES)), constant_values=-jnp.inf)
     ends = jnp.full((n, 1), -jnp.inf, jnp.float32)
-    if renormalise and dev.eos is not None:
+    if renormalize and dev.eos is not None:
         last = logits[:, dev.eos : dev.eos + 1].astype(jnp.float32)
         ends = jnp.where(accepting(dev, state)[:, None], last, ends)
     return Rows(logits, scores.reshape(n, 1).astype(jnp.float32), ends)

@@ -55,7 +55,7 @@ def _sparse_kernel(
     scratch: dict[str, Ref],
     *,
     edges: Edges,
-    renormalise: bool,
+    renormalize: bool,
 ) -> None:
     """Write the continuations of states without masks: a lane for each edge."""
     beams = rows.logits.shape[0]
@@ -83,7 +83,7 @@ def _sparse_kernel(
             tables["target"], lambda beam: low[0, beam] >> 7, window, scratch["targets"], scratch["targets_arrived"]
         )
         start_targets()
-    log_z = None if renormalise else log_sum(rows.logits, rows.ends)
+    log_z = None if renormalize else log_sum(rows.logits, rows.ends)
     wait()
     if starts is not None:
         wait_targets()
@@ -132,14 +132,14 @@ def _logits_at(logits: Ref, token: Array) -> Array:
     return found
 
 
-@functools.partial(jax.jit, static_argnames=("edges", "width", "own_rows", "renormalise"))
+@functools.partial(jax.jit, static_argnames=("edges", "width", "own_rows", "renormalize"))
 def sparse_continuations(
-    node: Array, tables: Tables, rows: Rows, edges: Edges, width: int, own_rows: bool, renormalise: bool
+    node: Array, tables: Tables, rows: Rows, edges: Edges, width: int, own_rows: bool, renormalize: bool
 ) -> Found:
     """Return the continuations of n states without masks, which have at most `width` edges.
 
     node: int32 (n,). own_rows: some states have edges of their own; else each has at most one, in a tail.
-    renormalise: the softmax is that of the continuations and of `rows.ends`. W is `width`, rounded up to 128.
+    renormalize: the softmax is that of the continuations and of `rows.ends`. W is `width`, rounded up to 128.
     """
     n = node.shape[0]
     beams, programs = split(n, rows.logits)
@@ -161,7 +161,7 @@ def sparse_continuations(
     by_lane = pl.BlockSpec((beams, parts * LANES), row_block)
     lanes = functools.partial(shape_of, (n, parts * LANES))
     (found,) = pl.pallas_call(
-        functools.partial(_sparse_kernel, edges=edges, renormalise=renormalise),
+        functools.partial(_sparse_kernel, edges=edges, renormalize=renormalize),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
             grid=(programs,),

@@ -82,15 +82,15 @@ class _Lists(NamedTuple):
     blocks: int
 
 
-def text_table(table: TransitionTable, convert: Callable[[NDArray[Any]], Any], budgets: bool) -> DeviceTable:
+def text_table(table: TransitionTable, convert: Callable[[NDArray[Any]], Any], distances: bool) -> DeviceTable:
     """Lay a graph or a nested table out for a TPU; each array goes through `convert`.
 
-    budgets: with the distances for `remaining`. A table that kernels do not take, see `_takes`, is a `DeviceTable`.
+    distances: with the distances for `remaining`. A table that kernels do not take, see `_takes`, is a `DeviceTable`.
     """
-    plain = device_table(table, lambda array: array, DeviceTable, budgets)
+    plain = device_table(table, lambda array: array, DeviceTable, distances)
     rows = _rows_of(plain, table) if _takes(plain) else None
     if rows is None:
-        return device_table(table, convert, DeviceTable, budgets)
+        return device_table(table, convert, DeviceTable, distances)
     class_blocks = int(rows["class_rows"].shape[1])
     rows["class_rows"] = rows["class_rows"].reshape(-1, 1, LANES)
     calls = plain.calls

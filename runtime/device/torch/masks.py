@@ -159,8 +159,8 @@ def _write_exits(
 def check_remaining_of(dev: TorchTable, state: AnyState, remaining: Tensor | None) -> None:
     """Raise unless `remaining` is None, or there is a whole number for each state, and distances are known."""
     if remaining is not None:
-        budgets = dev.distance.shape[0] > 0
-        check_remaining(state.node.shape[0], remaining.shape, is_integral(remaining), remaining.dtype, budgets)
+        distances = dev.distance.shape[0] > 0
+        check_remaining(state.node.shape[0], remaining.shape, is_integral(remaining), remaining.dtype, distances)
 
 
 def allowed(dev: TorchTable, state: AnyState, remaining: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""A table in tensors: `put` copies one to a device."""
+"""A table in tensors: `to_device` copies one to a device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ....table.snapshot import LiveFilter, Snapshot
 from ....table.sorted_matrix import SortedMatrix
 from ...arena.arena import Arena, Handle, starts_of
 from ...arena.device_arrays import by_ends, device_table_of
-from ..device_filters import filtered as with_filters
+from ..device_filters import filtered as place_filters
 from ..device_live import DeviceLive
 from ..device_live import refreshed as refreshed_live
 from ..device_live_shards import DeviceLiveShards
@@ -51,71 +51,73 @@ class TorchTable(DeviceTable):
 
 
 @overload
-def put(
+def to_device(
     table: Compiled,
     device: torch.device | str | None = None,
     *,
-    budgets: bool = False,
+    distances: bool = False,
     on_demand: Literal[False] | None = None,
 ) -> TorchTable: ...
 
 
 @overload
-def put(
-    table: Compiled, device: torch.device | str | None = None, *, budgets: bool = False, on_demand: Literal[True]
+def to_device(
+    table: Compiled, device: torch.device | str | None = None, *, distances: bool = False, on_demand: Literal[True]
 ) -> OnDemandTable: ...
 
 
 @overload
-def put(table: SortedMatrix, device: torch.device | str | None = None, *, budgets: bool = False) -> DeviceMatrix: ...
+def to_device(
+    table: SortedMatrix, device: torch.device | str | None = None, *, distances: bool = False
+) -> DeviceMatrix: ...
 
 
 @overload
-def put(
-    table: SidFilter, device: torch.device | str | None = None, *, budgets: bool = False
+def to_device(
+    table: SidFilter, device: torch.device | str | None = None, *, distances: bool = False
 ) -> DeviceMatrix | DeviceFilteredTable: ...
 
 
 @overload
-def put(
-    table: Snapshot | LiveFilter, device: torch.device | str | None = None, *, budgets: bool = False
+def to_device(
+    table: Snapshot | LiveFilter, device: torch.device | str | None = None, *, distances: bool = False
 ) -> DeviceLive: ...
 
 
 @overload
-def put(table: ShardedMatrix | ShardedFiles, *, mesh: DeviceMesh, axis: str) -> DeviceShards: ...
+def to_device(table: ShardedMatrix | ShardedFiles, *, mesh: DeviceMesh, axis: str) -> DeviceShards: ...
 
 
 @overload
-def put(table: Snapshot, *, mesh: DeviceMesh, axis: str) -> DeviceLiveShards: ...
+def to_device(table: Snapshot, *, mesh: DeviceMesh, axis: str) -> DeviceLiveShards: ...
 
 
 @overload
-def put(table: Arena, device: torch.device | str | None = None, *, budgets: bool = False) -> TorchTable: ...
+def to_device(table: Arena, device: torch.device | str | None = None, *, distances: bool = False) -> TorchTable: ...
 
 
 @overload
-def put(
+def to_device(
     table: Constraint | Arena,
     device: torch.device | str | None = None,
     *,
-    budgets: bool = False,
+    distances: bool = False,
     on_demand: bool | None = None,
 ) -> TorchTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable: ...
 
 
-def put(
+def to_device(
     table: Constraint | Arena | ShardedMatrix | ShardedFiles,
     device: torch.device | str | None = None,
     *,
-    budgets: bool = False,
+    distances: bool = False,
     on_demand: bool | None = None,
     mesh: DeviceMesh | None = None,
     axis: str | None = None,
 ) -> TorchTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | DeviceShards | DeviceLiveShards | OnDemandTable:
     """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
 
-    budgets: also copy the distances that `remaining` needs; a matrix needs none.
+    distances: also copy the distances that `remaining` needs; a matrix needs none.
     on_demand: read a table on the host between steps, as texts reach its states, instead of copying it. By default this
     holds for tables without a finite form, such as grammars whose nesting the text does not delimit: see
     `on_demand.OnDemandTable`.
@@ -125,10 +127,10 @@ def put(
     its device. `select` is for logits that all of them have, and all call it together.
 
     Of an arena it returns the same each time: its arrays are written to where they are as tables come and go. On CUDA
-    such writes are in order with what the streams do that called this, `at` or `Arena.add`: call one of them in each
-    stream that reads the arena, as those are that replay CUDA graphs.
+    such writes are in order with what the streams do that called this, `with_start_states` or `Arena.add`: call one of
+    them in each stream that reads the arena, as those are that replay CUDA graphs.
     """
-    if check_mesh(table, mesh, axis, device=device, budgets=budgets, on_demand=on_demand):
+    if check_mesh(table, mesh, axis, device=device, distances=distances, on_demand=on_demand):
         from .shards import put_live_shards, put_shards  # which need torch.distributed: some builds of torch lack it
 
         processes, along = cast("DeviceMesh", mesh), cast(str, axis)
@@ -141,14 +143,14 @@ def put(
 
     if is_read(table, on_demand):
         with torch.inference_mode(False):  # what is made inside that mode cannot be written to outside
-            return read(arrays, convert, cast(Any, table), budgets)
+            return read(arrays, convert, cast(Any, table), distances)
     if not isinstance(table, Arena):
         table = whole(table)
     if isinstance(table, SortedMatrix):
         return place(table, convert)
     if isinstance(table, SidFilter):
-        bare: Any = put(table.table, device, budgets=budgets)
-        return cast("DeviceMatrix | DeviceFilteredTable", filtered(bare, [table]))
+        bare: Any = to_device(table.table, device, distances=distances)
+        return cast("DeviceMatrix | DeviceFilteredTable", with_filters(bare, [table]))
     if isinstance(table, Snapshot | LiveFilter):
         return place_live_set(table, convert)
     where = torch.empty(0, device=device).device
@@ -159,19 +161,19 @@ def put(
     }
     if isinstance(table, Arena):
         arena = table
-        arena.check_budgets(budgets)
+        arena.check_budgets(distances)
         kind = _CudaMirror if where.type == "cuda" else _Mirror
         with torch.inference_mode(False):  # as above: tables come later, from whatever thread adds them
             return cast(TorchTable, arena.mirror(("torch", where), lambda: kind(arena, convert, where, more)))
     host = table if where.type == "cpu" else None
-    return device_table(table, convert, TorchTable, budgets, host=host, **more)
+    return device_table(table, convert, TorchTable, distances, host=host, **more)
 
 
-def refreshed(dev: Live, snapshot: Snapshot) -> Live:
+def with_snapshot(dev: Live, snapshot: Snapshot) -> Live:
     """Return another snapshot of a live set on a device, in the place of one: a base they share is not put again.
 
-    dev: from `put` of a snapshot, on one device or on those of a mesh, or from here; it stays what it is, so that a
-    search goes on with it. Shapes are the same, unless `compact` has made a base that has no room in them.
+    dev: from `to_device` of a snapshot, on one device or on those of a mesh, or from here; it stays what it is, so that
+    a search goes on with it. Shapes are the same, unless `compact` has made a base that has no room in them.
     """
     if isinstance(dev, DeviceLiveShards):
         from .shards import refreshed_shards
@@ -185,23 +187,25 @@ def refreshed(dev: Live, snapshot: Snapshot) -> Live:
 
 
 @overload
-def filtered(
+def with_filters(
     dev: TorchTable | DeviceFilteredTable, filters: Sequence[SidFilter], of: ArrayLike | None = None
 ) -> DeviceFilteredTable: ...
 
 
 @overload
-def filtered(
+def with_filters(
     dev: InPlace, filters: Sequence[SidFilter | LiveFilter | FilesFilter], of: ArrayLike | None = None
 ) -> InPlace: ...
 
 
-def filtered(dev: Any, filters: Sequence[SidFilter | LiveFilter | FilesFilter], of: ArrayLike | None = None) -> Any:
+def with_filters(dev: Any, filters: Sequence[SidFilter | LiveFilter | FilesFilter], of: ArrayLike | None = None) -> Any:
     """Return a matrix, live set or table with filters of it, one for each row of a batch.
 
-    Whatever is allowed leads to a kept item. dev: from `put` of a sorted matrix, on one device or in shards, or of a
-    table of sequences, or from `put` or `refreshed` of a snapshot; it can be given other filters at any time. of: (B,)
-    the number of each row's filter; None: filter i is that of the i-th share of a batch. Under a filter that keeps
+    Whatever is allowed leads to a kept item. dev: from `to_device` of a sorted matrix, on one device or in shards, or
+    of a table of sequences, or from `to_device` or `with_snapshot` of a snapshot; it can be given other filters at any
+    time.
+    of: (B,) the number of each row's filter; None: filter i is that of the i-th share of a batch. Under a filter that
+    keeps
     nothing a row is dead from the start: its beams and samples are not valid. What a search began with it keeps, as its
     states are of these filters.
 
@@ -218,7 +222,7 @@ def filtered(dev: Any, filters: Sequence[SidFilter | LiveFilter | FilesFilter], 
         where = bare.steps if isinstance(bare, DeviceMatrix | DeviceLive) else bare.row_start
         return torch.tensor(signed(array), device=where.device)
 
-    return with_filters(dev, filters, of, convert)
+    return place_filters(dev, filters, of, convert)
 
 
 class _Mirror:
@@ -280,7 +284,7 @@ class _CudaMirror(_Mirror):
             self._staging.done(buffer, self._order.end())
 
 
-def at(dev: TorchTable, handles: Sequence[Handle]) -> TorchTable:
+def with_start_states(dev: TorchTable, handles: Sequence[Handle]) -> TorchTable:
     """Return an arena in which the rows of a batch start in the tables of handles (B,): as many rows in each."""
     starts = torch.from_numpy(starts_of(handles, dev.arena)).to(dev.starts.device)
     if starts.is_cuda:

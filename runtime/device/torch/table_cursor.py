@@ -118,7 +118,7 @@ class TableCursor(Cursor):
         scores: Tensor,
         beams: int,
         level: int,
-        renormalise: bool,
+        renormalize: bool,
     ) -> Selection | None:
         """Return what `select` does where a Triton kernel does all of it: logits, states and scores are plain."""
         plain = dev.is_trie and takes_logits(logits) and takes_triton(dev.edge_token, logits, state.node, scores)
@@ -128,13 +128,13 @@ class TableCursor(Cursor):
 
         if not sid_step.takes(dev, logits, state.node, scores, beams):
             return None
-        return sid_step.select(dev, logits, state.node, scores, beams, level, renormalise)
+        return sid_step.select(dev, logits, state.node, scores, beams, level, renormalize)
 
-    def offers(self, dev: TorchTable, x: Tensor, state: AnyState, level: int, normalised: bool) -> Offer:
+    def offers(self, dev: TorchTable, x: Tensor, state: AnyState, level: int, normalized: bool) -> Offer:
         shape, size = dev.level(level), dev.vocab_size
         # all states of level 0 are the root of a trie, whose edges need no look-up and no ranking in its mask
         if shape.dense and (level > 0 or not dev.is_trie):
-            return Offer(self._dense(dev, x, state, normalised, shape.tails), None)
+            return Offer(self._dense(dev, x, state, normalized, shape.tails), None)
         if level == 0:
             edge = torch.arange(shape.width, device=x.device)
             token = token_of(dev, edge)
@@ -148,7 +148,7 @@ class TableCursor(Cursor):
             kept = token < size
         return Offer(torch.where(kept, x.gather(1, token.clamp(max=size - 1)), -torch.inf), token, edge)
 
-    def _dense(self, dev: TorchTable, x: Tensor, state: AnyState, normalised: bool, tails: bool) -> Tensor:
+    def _dense(self, dev: TorchTable, x: Tensor, state: AnyState, normalized: bool, tails: bool) -> Tensor:
         """Return x (n, V or more) with -inf where a token is not allowed, ends among them."""
         size = dev.vocab_size
         if not dev.is_trie and run_in_kernels(dev, state, None):
@@ -157,7 +157,7 @@ class TableCursor(Cursor):
                 out[:, dev.eos] = -torch.inf
             return out
         width = dev.sparse_width if not dev.is_trie else 1 if tails else 0
-        if not normalised:  # some that are not allowed may be NaN or inf: no sums
+        if not normalized:  # some that are not allowed may be NaN or inf: no sums
             mask = unfold(dev, state, dev.byte_mask, width)
             out = x.new_full(mask.shape, -torch.inf)
             out[:, :size] = keep_bits(x[:, :size], mask[:, :size])

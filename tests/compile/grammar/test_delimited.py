@@ -390,7 +390,7 @@ def test_a_device_allows_what_the_host_does(vocab):
     rng = random.Random(2)
     rows, steps = 6, 10
     matchers = [mw.Matcher(table) for _ in range(rows)]
-    devices = [(ops, dev := ops.put(table), ops.start(dev, rows)) for ops in (numpy_ops, torch_ops)]
+    devices = [(ops, dev := ops.to_device(table), ops.start(dev, rows)) for ops in (numpy_ops, torch_ops)]
     for _ in range(steps):
         masks = np.stack([matcher.mask() for matcher in matchers])
         for ops, dev, state in devices:

@@ -82,7 +82,7 @@ if __name__ == "__main__":
 
     catalogue = mw.Catalogue.load(json.loads(os.environ["MASKWRIGHT_ENGINE_OPTIONS"])["catalogues"]["items"])
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
-    dev = torch_ops.put(catalogue.table)
+    dev = torch_ops.to_device(catalogue.table)
     beams = {}
     for (name, width, row), each in zip(searches, found, strict=False):
         told = each["meta_info"]["beam_results"]

@@ -115,7 +115,7 @@ if __name__ == "__main__":
 
     catalogue = mw.Catalogue.load(json.loads(os.environ["MASKWRIGHT_ENGINE_OPTIONS"])["catalogues"]["items"])
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
-    dev = torch_ops.put(catalogue.table)
+    dev = torch_ops.to_device(catalogue.table)
     beams = {}
     for width in (64, 512):
         found = beam_search(engine_scores(llm), PROMPTS, dev, beams=width)

@@ -63,7 +63,7 @@ def test_beams_over_http_are_those_of_the_model(server, model):
     from maskwright.runtime.decode import beam_search as exact
 
     size = json.loads((model / "config.json").read_text())["vocab_size"]
-    dev, prompt = torch_ops.put(mw.compile_sids(SIDS, vocab_size=size)), [300, 500, 700, 9]
+    dev, prompt = torch_ops.to_device(mw.compile_sids(SIDS, vocab_size=size)), [300, 500, 700, 9]
     known = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
 
     def step(tokens, texts, t):

@@ -116,9 +116,9 @@ def backend(name):
     return torch_ops, lambda function: function, lambda x: torch.from_numpy(np.asarray(x))
 
 
-def placed(name, arena, budgets=False):
+def placed(name, arena, distances=False):
     """An arena on a device; "torch" runs as on an accelerator, "host" as eager torch does on a CPU."""
-    dev = backend(name)[0].put(arena, budgets=budgets)
+    dev = backend(name)[0].to_device(arena, distances=distances)
     return dataclasses.replace(dev, host=None) if name == "torch" else dev
 
 
@@ -129,7 +129,7 @@ def bits(mask):
 def walk(name, arena, tables, order, rng, steps, remaining=None):
     """Walk a batch along random tokens, comparing every mask and acceptance with each table's own."""
     ops, traced, array = backend(name)
-    dev = ops.at(placed(name, arena, remaining is not None), [arena.handles[i] for i in order])
+    dev = ops.with_start_states(placed(name, arena, remaining is not None), [arena.handles[i] for i in order])
     masks, advance, accepting = (traced(f) for f in (ops.bitmask, ops.advance, ops.accepting))
     state = ops.start(dev, len(order))
     tables = [table.to_table() for table in tables]
@@ -169,7 +169,7 @@ def test_a_batch_of_all_tables_is_what_each_table_says_itself(name, arena, table
     marked(itertools.product(["numpy", "host", "torch", "jax"], [1, 6]), slow=[("numpy", 1), ("numpy", 6), ("jax", 6)]),
 )
 def test_budgets_are_kept_as_each_table_keeps_them(name, ends, vocab, tables):
-    made = Arena(vocab, dataclasses.replace(SMALL, ends=ends), budgets=True)
+    made = Arena(vocab, dataclasses.replace(SMALL, ends=ends), distances=True)
     chosen = tables if ends > 1 else [table for table in tables if not several(table)]
     assert len(chosen) == (9 if ends > 1 else 8)
     made.handles = [made.add(table) for table in chosen]
@@ -195,11 +195,11 @@ NEAR = [  # texts that come near the depth of 2, and of 4
 )
 def test_near_the_depth_it_says_what_a_table_of_less_depth_says(name, budgets, vocab):
     ops, _, array = backend(name)
-    made = Arena(vocab, dataclasses.replace(SMALL, ends=6), budgets=budgets)
+    made = Arena(vocab, dataclasses.replace(SMALL, ends=6), distances=budgets)
     refused = 0
     for schema, depth, text in NEAR:
         table = mw.compile_json_schema(schema, vocab, depth=depth).to_table()
-        dev = ops.at(placed(name, made, budgets), [made.add(table)])
+        dev = ops.with_start_states(placed(name, made, budgets), [made.add(table)])
         state, own, step = ops.start(dev, 1), numpy_ops.start(table, 1), 1 if schema is ENDS else 11
         for done, byte in enumerate(text):
             rooms = [None] if not budgets else range(len(text) - done - 5, len(text) - done + 30, step)
@@ -214,9 +214,9 @@ def test_near_the_depth_it_says_what_a_table_of_less_depth_says(name, budgets, v
 
 
 def test_a_budget_needs_an_arena_with_distances(vocab, arena, tables):
-    with pytest.raises(ValueError, match="budgets=True"):
-        torch_ops.put(arena, budgets=True)
-    one = Arena(vocab, dataclasses.replace(SMALL, ends=1), budgets=True)
+    with pytest.raises(ValueError, match="distances=True"):
+        torch_ops.to_device(arena, distances=True)
+    one = Arena(vocab, dataclasses.replace(SMALL, ends=1), distances=True)
     with pytest.raises(mw.errors.ArenaError, match=r"ways to end .* Capacity\(ends="):
         one.add(next(table for table in tables if several(table)))
 
@@ -396,7 +396,7 @@ def test_masks_and_lists_that_a_table_has_twice_are_counted_once(vocab):
 def test_refused_tables_leave_nothing_to_write(vocab):
     table = mw.compile_json_schema({"type": "string", "pattern": "^[a-m]+.*1$"}, vocab).to_table()
     made = Arena(vocab, dataclasses.replace(SMALL, states=table.num_rows + 60))
-    torch_ops.put(made)
+    torch_ops.to_device(made)
     made.add(mw.compile_regex("[a-z]{120}", vocab, lazy=False))
     for _ in range(3):
         with pytest.raises(mw.errors.ArenaError):
@@ -429,7 +429,7 @@ def test_an_interrupted_table_leaves_nothing_behind(vocab, monkeypatch):
 
 def test_a_table_that_a_device_could_not_take_is_not_there(vocab, monkeypatch):
     made, table = Arena(vocab, SMALL), mw.compile_json_schema(number(1), vocab).to_table()
-    torch_ops.put(made)
+    torch_ops.to_device(made)
     (mirror,) = made._mirrors.values()
     free, write = made.stored.free, mirror.write
 
@@ -541,26 +541,26 @@ def test_mistakes_are_named(vocab, arena, tables):
     with pytest.raises(ValueError, match="dropped before"):
         made.drop(handle)
     with pytest.raises(ValueError, match="dropped before"):
-        torch_ops.at(torch_ops.put(made), [handle])
+        torch_ops.with_start_states(torch_ops.to_device(made), [handle])
     with pytest.raises(ValueError, match="another arena"):
         made.drop(arena.handles[0])
     with pytest.raises(ValueError, match="another arena"):
-        torch_ops.at(torch_ops.put(made), [made.add(tables[1]), arena.handles[0]])
+        torch_ops.with_start_states(torch_ops.to_device(made), [made.add(tables[1]), arena.handles[0]])
     with pytest.raises(TypeError, match="Handle"):
         made.drop(3)
     with pytest.raises(TypeError, match="Handle"):
-        torch_ops.at(torch_ops.put(made), [0])
+        torch_ops.with_start_states(torch_ops.to_device(made), [0])
     for ops in (torch_ops, numpy_ops):
         with pytest.raises(ValueError, match="another arena"):
-            ops.at(ops.put(made), [arena.handles[0]])
+            ops.with_start_states(ops.to_device(made), [arena.handles[0]])
         with pytest.raises(TypeError, match="put"):
-            ops.at(ops.put(tables[1]), [arena.handles[0]])
+            ops.with_start_states(ops.to_device(tables[1]), [arena.handles[0]])
     with pytest.raises(ValueError, match="no handles"):
-        torch_ops.at(torch_ops.put(made), [])
+        torch_ops.with_start_states(torch_ops.to_device(made), [])
     with pytest.raises(ValueError, match="different states"):
-        torch_ops.start(torch_ops.put(made), 2)
+        torch_ops.start(torch_ops.to_device(made), 2)
     with pytest.raises(ValueError, match="2 handles for a batch of 3: as many"):
-        torch_ops.start(torch_ops.at(torch_ops.put(made), [made.add(tables[1])] * 2), 3)
+        torch_ops.start(torch_ops.with_start_states(torch_ops.to_device(made), [made.add(tables[1])] * 2), 3)
     other = mw.Vocabulary.from_bytes([b"", b"a"], eos=0)
     with pytest.raises(mw.errors.VocabularyMismatchError, match="compile it with the arena's"):
         made.add(mw.compile_regex("a", other, lazy=False))
@@ -569,7 +569,7 @@ def test_mistakes_are_named(vocab, arena, tables):
     )
     with pytest.raises(mw.errors.ArenaError, match="eos=0"):
         made.add(no_end)
-    with pytest.raises(TypeError, match="put takes"):
+    with pytest.raises(TypeError, match="to_device takes"):
         made.add("a")
     matrix = mw.sort_sids([[1, 2]], vocab_size=vocab.size)
     for refused in (made.add, made.fits):
@@ -628,7 +628,7 @@ def test_adding_compiles_nothing_again_in_jax(vocab, tables):
     logits = jax.numpy.zeros((1, vocab.size))
     handles = [first]
     for n in range(6):
-        dev = jax_ops.at(jax_ops.put(made), handles[-1:])
+        dev = jax_ops.with_start_states(jax_ops.to_device(made), handles[-1:])
         state, masked = step(dev, jax_ops.start(dev, 1), logits)
         expected = numpy_ops.mask_logits(
             handles[-1].table, np.zeros((1, vocab.size)), numpy_ops.start(handles[-1].table, 1)
@@ -646,7 +646,7 @@ def test_adding_compiles_nothing_again_in_jax(vocab, tables):
 def test_adding_compiles_nothing_again_in_torch(vocab, tables):
     made = Arena(vocab, SMALL)
     handle = made.add(tables[1])
-    dev = dataclasses.replace(torch_ops.put(made), host=None)
+    dev = dataclasses.replace(torch_ops.to_device(made), host=None)
     compiled = []
 
     def counting(graph, inputs):
@@ -662,7 +662,7 @@ def test_adding_compiles_nothing_again_in_torch(vocab, tables):
 
     for n in (1, 0, 3, 4):
         handle = made.add(tables[n])
-        state = torch_ops.start(torch_ops.at(dev, [handle] * 2), 2)
+        state = torch_ops.start(torch_ops.with_start_states(dev, [handle] * 2), 2)
         _, masked = step(state, torch.zeros(2, vocab.size))
         own = numpy_ops.start(tables[n], 2)
         assert np.array_equal(masked.numpy(), numpy_ops.mask_logits(tables[n], np.zeros((2, vocab.size)), own))
@@ -671,12 +671,12 @@ def test_adding_compiles_nothing_again_in_torch(vocab, tables):
 
 def test_arrays_on_a_device_stay_where_they_are(vocab, tables):
     made = Arena(vocab, SMALL)
-    dev = torch_ops.put(made)
+    dev = torch_ops.to_device(made)
     places = {field.name: getattr(dev, field.name) for field in dataclasses.fields(dev)}
     pointers = {name: x.data_ptr() for name, x in places.items() if isinstance(x, torch.Tensor)}
     for table in tables:
         made.add(table)
-    assert torch_ops.put(made) is dev
+    assert torch_ops.to_device(made) is dev
     assert pointers == {name: getattr(dev, name).data_ptr() for name in pointers}
     assert made.nbytes == sum(
         x.nbytes for part in (dev, dev.calls) for name, x in vars(part).items()
@@ -685,12 +685,12 @@ def test_arrays_on_a_device_stay_where_they_are(vocab, tables):
 
 
 def test_every_operation_says_what_it_says_of_one_table(arena, tables):
-    dev = torch_ops.put(arena)
+    dev = torch_ops.to_device(arena)
     torch.manual_seed(0)
     for i, table in enumerate(tables):
         logits = torch.randn(3, table.vocab_size)
-        mine = torch_ops.start(torch_ops.at(dev, [arena.handles[i]] * 3), 3)
-        one = torch_ops.put(table)
+        mine = torch_ops.start(torch_ops.with_start_states(dev, [arena.handles[i]] * 3), 3)
+        one = torch_ops.to_device(table)
         own = torch_ops.start(one, 3)
         assert torch.equal(torch_ops.mask_logits(dev, logits, mine), torch_ops.mask_logits(one, logits, own))
         assert torch.equal(torch_ops.log_mass(dev, logits, mine), torch_ops.log_mass(one, logits, own))
@@ -714,10 +714,10 @@ def test_decoders_take_a_constraint_for_each_row(name, arena, tables):
     def step(tokens, cache, t):
         return bias[None] + ops.arrays.zeros((tokens.shape[0], 1), like=bias), cache
 
-    dev = ops.at(placed(name, arena), [arena.handles[i] for i in chosen])
+    dev = ops.with_start_states(placed(name, arena), [arena.handles[i] for i in chosen])
     found = beam_search(step, None, dev, ops=ops, batch=3, beams=3, max_tokens=12)
     for row, i in enumerate(chosen):
-        own = beam_search(step, None, ops.put(tables[i]), ops=ops, batch=1, beams=3, max_tokens=12)
+        own = beam_search(step, None, ops.to_device(tables[i]), ops=ops, batch=1, beams=3, max_tokens=12)
         assert np.array_equal(np.asarray(found.valid[row]), np.asarray(own.valid[0]))
         assert np.allclose(np.asarray(found.scores[row]), np.asarray(own.scores[0]), rtol=1e-6)
         width = own.tokens.shape[2]
@@ -796,7 +796,7 @@ def test_states_of_an_arena_lead_to_the_right_items_and_their_table_refuses_them
     handle = arena.add(table)
     ops, _, inside = backend(name)
     found = [i for i, each in enumerate(sequences) if len(each) == 3]
-    dev = ops.at(placed(name, arena), [handle])
+    dev = ops.with_start_states(placed(name, arena), [handle])
     state = reached(ops, dev, inside, [sequences[i] for i in found])
     assert [rows.tolist() for rows in arena.input_rows(handle, state)] == [[i] for i in found]
     assert [rows.tolist() for rows in arena.input_rows([handle] * 10, state.node)] == [[i] for i in found]
@@ -818,7 +818,7 @@ def test_beams_of_an_arena_lead_to_the_items_that_were_written(vocab, name):
     sets = [ITEMS, [[2, 3, each[2]] for each in ITEMS]]
     handles = [arena.add(items(vocab, each)) for each in sets]
     ops, _, inside = backend(name)
-    dev = ops.at(placed(name, arena), handles)
+    dev = ops.with_start_states(placed(name, arena), handles)
 
     def step(tokens, cache, level):
         rows = 2 if tokens is None else tokens.shape[0]
@@ -862,7 +862,7 @@ def test_input_rows_of_an_arena_refuse_what_they_cannot_tell(vocab):
     table, graph = items(vocab, ITEMS), mw.compile_json_schema(RECURSIVE, vocab)
     handle, other = arena.add(table), arena.add(graph)
     assert handle.start >= table.num_states
-    dev = numpy_ops.at(numpy_ops.put(arena), [handle, other])
+    dev = numpy_ops.with_start_states(numpy_ops.to_device(arena), [handle, other])
     state = numpy_ops.start(dev, 2)
     assert [rows.size for rows in arena.input_rows([handle, other], state)] == [0, 0]
     with pytest.raises(ValueError, match="not a state of its handle's table"):
@@ -923,9 +923,9 @@ def test_an_arena_that_was_put_in_inference_mode_takes_tables_outside_of_it():
     vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
     arena = mw.Arena(vocab)
     with torch.inference_mode():
-        dev = torch_ops.put(arena)
+        dev = torch_ops.to_device(arena)
     handle = arena.add(mw.compile_regex("a", vocab, lazy=False).to_table())
-    placed = torch_ops.at(dev, [handle])
+    placed = torch_ops.with_start_states(dev, [handle])
     mask = torch_ops.bitmask(placed, torch_ops.start(placed, 1))
     assert np.flatnonzero(np.unpackbits(mask.numpy().view(np.uint8), bitorder="little")).tolist() == [
         vocab.encode("a")[0]
@@ -934,13 +934,13 @@ def test_an_arena_that_was_put_in_inference_mode_takes_tables_outside_of_it():
 
 def test_tables_of_an_arena_have_all_ends_of_its_vocabulary(vocab):
     several = mw.Vocabulary.from_bytes([*vocab.tokens, b"", b""], eos=[0, vocab.size, vocab.size + 1])
-    arena = Arena(several, SMALL, budgets=True)
+    arena = Arena(several, SMALL, distances=True)
     tables = [mw.compile_regex("a?b*", several, lazy=False), mw.compile_json_schema({"enum": [1, [12]]}, several)]
     whole = [table.to_table() for table in tables]
     handles = [arena.add(table) for table in whole]
     rng = np.random.default_rng(0)
     for ops, into in ((numpy_ops, np.asarray), (torch_ops, torch.tensor)):
-        dev = ops.at(ops.put(arena, budgets=True), handles)
+        dev = ops.with_start_states(ops.to_device(arena, distances=True), handles)
         assert dev.ends == several.ends
         state, matchers = ops.start(dev, 2), [mw.Matcher(table) for table in whole]
         for _ in range(6):

@@ -28,13 +28,13 @@ def search(name: str, table: mw.TransitionTable, weights: np.ndarray, beams: int
     ops = backend(name).ops
     step = bigram(name, weights, beams)
     options = {"max_tokens": table.max_length, **options}
-    found = beam_search(step, None, ops.put(table), ops=ops, batch=weights.shape[1], beams=beams, **options)
+    found = beam_search(step, None, ops.to_device(table), ops=ops, batch=weights.shape[1], beams=beams, **options)
     return [np.asarray(x) for x in found]
 
 
 def check(name, table, rows, eos, weights, beams, **options):
     tokens, lengths, scores, valid, states = search(name, table, weights, beams, **options)
-    oracle = {"penalty": options.get("length_penalty", 0.0), "renormalise": options.get("renormalise", False)}
+    oracle = {"penalty": options.get("length_penalty", 0.0), "renormalize": options.get("renormalize", False)}
     members = {row for row in rows if len(row) <= options.get("max_tokens", table.max_length)}
     for b in range(weights.shape[1]):
         every = naive.ranking(members, weights[:, b], eos, **oracle)
@@ -60,31 +60,31 @@ few = settings(deadline=None, max_examples=5, suppress_health_check=[HealthCheck
 
 @pytest.mark.parametrize("name", marked(ALL, slow=["jax"]))
 @few
-@given(case=naive.sid_sets(), spare=st.integers(0, 3), renormalise=st.booleans(), seed=st.integers(0, 99))
-def test_with_enough_beams_the_result_is_the_exact_ranking_of_all_sids(name, case, spare, renormalise, seed):
+@given(case=naive.sid_sets(), spare=st.integers(0, 3), renormalize=st.booleans(), seed=st.integers(0, 99))
+def test_with_enough_beams_the_result_is_the_exact_ranking_of_all_sids(name, case, spare, renormalize, seed):
     rows, vocab = case
     table = mw.compile_sids(np.array(rows), vocab)
     weights = np.random.default_rng(seed).normal(size=(table.max_length, 2, vocab, vocab)).astype(np.float32)
-    check(name, table, rows, None, weights, len(set(rows)) + spare, renormalise=renormalise)
+    check(name, table, rows, None, weights, len(set(rows)) + spare, renormalize=renormalize)
 
 
 @pytest.mark.parametrize("name", marked(ALL, slow=["jax"]))
 @few
 @given(
     case=naive.ragged_sets(eos=0), with_eos=st.booleans(), penalty=st.sampled_from([0.0, 0.7, 1.0]),
-    renormalise=st.booleans(), seed=st.integers(0, 99),
+    renormalize=st.booleans(), seed=st.integers(0, 99),
 )  # fmt: skip
 def test_with_enough_beams_the_result_is_the_exact_ranking_of_all_sequences(
-    name, case, with_eos, penalty, renormalise, seed
+    name, case, with_eos, penalty, renormalize, seed
 ):
     rows, vocab = case
     eos = 0 if with_eos else None
-    if renormalise and not with_eos:
-        renormalise = False  # without EOS a prefix ends at no cost: there is no distribution to renormalise
+    if renormalize and not with_eos:
+        renormalize = False  # without EOS a prefix ends at no cost: there is no distribution to renormalize
     table = mw.compile_sequences([list(row) for row in rows], vocab_size=vocab, eos=eos)
     weights = np.random.default_rng(seed).normal(size=(table.max_length + 1, 2, vocab, vocab)).astype(np.float32)
     beams = len(set(rows)) + 1
-    check(name, table, rows, eos, weights, beams, length_penalty=penalty, renormalise=renormalise)
+    check(name, table, rows, eos, weights, beams, length_penalty=penalty, renormalize=renormalize)
     shorter = max(table.min_length, table.max_length - 1)
     check(name, table, rows, eos, weights, beams, max_tokens=shorter)
 
@@ -185,7 +185,7 @@ def test_the_cache_follows_its_beam(name):
 
     rows_of_beams = into(np.repeat(np.arange(2), 6))
     cache = {"written": [], "nothing": None, "pair": (rows_of_beams, [rows_of_beams])}
-    found = beam_search(step, cache, ops.put(table), ops=ops, batch=2, beams=6, max_tokens=4)
+    found = beam_search(step, cache, ops.to_device(table), ops=ops, batch=2, beams=6, max_tokens=4)
     last = np.stack([np.asarray(x) for x in seen[-1]], axis=1).reshape(2, 6, 4)[:, :, 1:]
     for b in range(2):
         tokens = np.asarray(found.tokens[b])
@@ -204,11 +204,11 @@ def test_a_custom_gather_is_used_and_a_cache_that_is_no_tree_is_refused():
 
     step = bigram("torch", weights, 2)
     options = {"ops": ops, "batch": 1, "beams": 2, "max_tokens": 3}
-    beam_search(step, object(), ops.put(table), gather=gather, **options)
+    beam_search(step, object(), ops.to_device(table), gather=gather, **options)
     assert calls
     assert all(len(index) == 2 for index in calls)
     with pytest.raises(TypeError, match="the cache holds a object"):
-        beam_search(step, object(), ops.put(table), **options)
+        beam_search(step, object(), ops.to_device(table), **options)
 
 
 @pytest.mark.long
@@ -227,14 +227,14 @@ def test_without_a_constraint_the_search_is_over_everything(name):
 @pytest.mark.parametrize("name", ALL)
 def test_impossible_requests_are_refused(name):
     ops, _ = backend(name)
-    dev = ops.put(mw.compile_sids([[0, 1, 2]], 3))
+    dev = ops.to_device(mw.compile_sids([[0, 1, 2]], 3))
     step = bigram(name, np.zeros((3, 1, 3, 3), np.float32), 1)
     with pytest.raises(ValueError, match="max_tokens=2 is less than the shortest sequence, 3 tokens"):
         beam_search(step, None, dev, ops=ops, batch=1, beams=1, max_tokens=2)
     if name != "numpy":
-        with pytest.raises(TypeError, match="a table from put is needed"):
+        with pytest.raises(TypeError, match="a constraint from to_device is needed"):
             beam_search(step, None, mw.compile_sids([[0, 1, 2]], 3), ops=ops, batch=1, beams=1, max_tokens=3)
-    with pytest.raises(TypeError, match=r"dev must come from ops.put, or be None, not a list"):
+    with pytest.raises(TypeError, match=r"dev must come from ops.to_device, or be None, not a list"):
         beam_search(step, None, [[0, 1, 2]], ops=ops, batch=1, beams=1, max_tokens=3)
     with pytest.raises(ValueError, match="must be positive, not 1, 0 and 3"):
         beam_search(step, None, dev, ops=ops, batch=1, beams=0, max_tokens=3)
@@ -248,7 +248,7 @@ def test_the_whole_search_compiles_in_torch(eos, compiler):
     ops, _ = backend("torch")
     rng = np.random.default_rng(0)
     table = mw.compile_sids(rng.integers(1, 40, (800, 3)), 40, eos=eos)
-    dev = ops.put(table)
+    dev = ops.to_device(table)
     step = bigram("torch", rng.normal(size=(4, 2, 40, 40)).astype(np.float32), 5)
 
     def run():
@@ -275,6 +275,6 @@ def test_the_whole_search_jits_in_jax_with_the_table_as_an_argument(eos):
         step = lambda tokens, cache, t: (weights[t, rows, tokens], cache)  # noqa: E731
         return beam_search(step, None, dev, ops=ops, batch=2, beams=5, max_tokens=3)
 
-    plain, quick = run(ops.put(table), weights), jax.jit(run)(ops.put(table), weights)
+    plain, quick = run(ops.to_device(table), weights), jax.jit(run)(ops.to_device(table), weights)
     np.testing.assert_array_equal(plain.tokens, quick.tokens)
     np.testing.assert_allclose(plain.scores, quick.scores, rtol=1e-5)

@@ -38,7 +38,7 @@ def test_beams_are_the_sequences_that_begin_so_best_first(name, kind):
     b = backend(name)
     table, rows, eos = KINDS[kind]()
     logits, step = model_of(b)
-    dev = b.ops.put(table)
+    dev = b.ops.to_device(table)
     given = continue_from(dev, b.into(BEGUN), ops=b.ops)
     found = beam_search(step, None, given, ops=b.ops, batch=3, beams=8, max_tokens=5)
     for i, begun in enumerate(BEGUN[:, 0].tolist()):
@@ -59,7 +59,7 @@ def test_samples_are_sequences_that_begin_so(name, kind):
     b = backend(name)
     table, rows, _ = KINDS[kind]()
     _, step = model_of(b)
-    given = continue_from(b.ops.put(table, budgets=True), b.into(BEGUN[:2]), ops=b.ops)
+    given = continue_from(b.ops.to_device(table, distances=True), b.into(BEGUN[:2]), ops=b.ops)
     random = np.random.default_rng(0) if name == "numpy" else None
     if name == "torch":
         import torch
@@ -80,7 +80,7 @@ def test_a_state_may_be_given_as_it_is(name):
     b = backend(name)
     table, _, _ = KINDS["sids"]()
     _, step = model_of(b)
-    dev = b.ops.put(table)
+    dev = b.ops.to_device(table)
     start = Continuation(dev, b.ops.start(dev, 2), 0)
     options: dict[str, Any] = {"ops": b.ops, "batch": 2, "beams": 4, "max_tokens": 3}
     for mine, plain in zip(
@@ -94,7 +94,7 @@ def test_a_state_may_be_given_as_it_is(name):
 def test_what_is_complete_already_has_nothing_to_search():
     b = backend("numpy")
     _, step = model_of(b)
-    dev = b.ops.put(mw.compile_sids(SIDS, 10))
+    dev = b.ops.to_device(mw.compile_sids(SIDS, 10))
     whole = continue_from(dev, np.array(SIDS[:2]), ops=b.ops)
     with pytest.raises(ValueError, match="no more than 3 tokens: there is nothing to search"):
         beam_search(step, None, whole, ops=b.ops, batch=2, beams=2, max_tokens=3)

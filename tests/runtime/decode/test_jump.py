@@ -123,9 +123,9 @@ def test_budgets_complete_everything_in_time_and_without_them_the_rest_is_flagge
     model, found = run(kind, "torch", 3000, max_tokens=most)
     assert out(found.valid).all()
     assert out(found.lengths).max() <= most
-    model, found = run(kind, "torch", 3000, max_tokens=most, budgets=False)
+    model, found = run(kind, "torch", 3000, max_tokens=most, distances=False)
     expected = readers.enumerate_sequences(
-        model, table, PROMPTS[0], most, jumping=True, vocabulary=vocabulary, budgets=False
+        model, table, PROMPTS[0], most, jumping=True, vocabulary=vocabulary, distances=False
     )
     assert 0 < expected[None] < 1
     fits(Counter(rows_of(found)[::2]), expected)
@@ -144,7 +144,7 @@ def test_lazy_tables_are_read_as_far_as_the_text_comes_and_each_row_has_its_own(
     lazy = mw.compile_json_schema({**schema, "additionalProperties": False}, words(), whitespace="compact")
     assert isinstance(lazy, mw.LazyTable)
     record = subject("record")[0]
-    options = {"ops": ops, "prompts": [[1], [2, 3]], "max_tokens": 70, "vocabulary": words(), "budgets": False}
+    options = {"ops": ops, "prompts": [[1], [2, 3]], "max_tokens": 70, "vocabulary": words(), "distances": False}
     found = sample_jumping(Toy(words().size, into), [lazy, record], seeded("torch"), **options)
     assert not lazy.is_complete
     first, second = (words().decode(row) for row in rows_of(found))
@@ -208,7 +208,7 @@ def test_with_a_sorted_matrix_all_is_as_with_the_table_of_the_same_set(name, bud
     uniforms = into(np.random.default_rng(1).random((6, 30, 2)).astype(np.float32))
     most = 4 + (budget or 0)
     options = {"ops": ops, "prompts": [PROMPTS[i % 2] for i in range(30)], "max_tokens": most, "top_p": 0.95}
-    options["budgets"] = budget is not None
+    options["distances"] = budget is not None
     by_table, by_matrix, mixed = (
         sample_jumping(Toy(40, into), of, uniforms, **options) for of in (table, matrix, [matrix, table] * 15)
     )
@@ -343,7 +343,7 @@ def test_what_cannot_be_done_is_refused():
         ({"prompts": [[0], []]}, ValueError, "one token at least"),
         ({"prompts": []}, ValueError, "one token at least"),
         ({"max_tokens": 3}, ValueError, "max_tokens=3"),
-        ({"max_tokens": 0, "budgets": False}, ValueError, "must be positive"),
+        ({"max_tokens": 0, "distances": False}, ValueError, "must be positive"),
         ({"vocabulary": None, "retokenise": True}, ValueError, "vocabulary="),
         ({"table": [table, table]}, ValueError, "2 tables and 1 prompts"),
         ({"table": ragged, "vocabulary": None}, ValueError, "no EOS"),
@@ -353,9 +353,13 @@ def test_what_cannot_be_done_is_refused():
         ({"table": [mw.sort_sids([[1, 2]], 4)] * 2, "vocabulary": None}, ValueError, "2 tables and 1 prompts"),
         ({"table": case("sids").table}, mw.errors.VocabularyMismatchError, "compiled for"),
         ({"table": object()}, TypeError, "table must be a TransitionTable or a SortedMatrix, .* not object"),
-        ({"table": ops.put(table)}, TypeError, "not TorchTable: .* pass the constraint itself"),
-        ({"table": ops.put(mw.sort_sids([[1, 2]], 4))}, TypeError, "not DeviceMatrix: .* pass the constraint itself"),
-        ({"table": [ops.put(mw.sort_sids([[1, 2]], 4))]}, TypeError, "not DeviceMatrix"),
+        ({"table": ops.to_device(table)}, TypeError, "not TorchTable: .* pass the constraint itself"),
+        (
+            {"table": ops.to_device(mw.sort_sids([[1, 2]], 4))},
+            TypeError,
+            "not DeviceMatrix: .* pass the constraint itself",
+        ),
+        ({"table": [ops.to_device(mw.sort_sids([[1, 2]], 4))]}, TypeError, "not DeviceMatrix"),
         ({"temperature": -1}, ValueError, "temperature"),
         ({"table": wide, "vocabulary": None}, mw.errors.VocabularyMismatchError, "columns"),
     ):

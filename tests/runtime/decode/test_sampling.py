@@ -116,7 +116,7 @@ def test_sequences_have_the_distribution_of_constrained_decoding(name, kind):
     assert 4 <= len(c.rows) <= 400 or kind == "choices"
     weights = weights_of(c)
     ops = backend(name).ops
-    dev = ops.put(c.table, budgets=True)
+    dev = ops.to_device(c.table, distances=True)
     options = {"batch": 4, "samples": DRAWS[name] // 4, "max_tokens": c.max_tokens, "temperature": 1.5}
     found = run(sample_sequences, name, weights, dev, seeded(name), **options)
     assert out(found.valid).all()
@@ -142,7 +142,7 @@ def test_backends_agree_exactly_given_the_same_uniform_numbers(kind):
     names = ALL if kind in ("sids with eos", "regex") else ["numpy", "torch"]  # compiling takes JAX seconds
     for name in names:
         ops, into = backend(name)
-        dev = ops.put(c.table, budgets=True)
+        dev = ops.to_device(c.table, distances=True)
         found[name] = run(sample_sequences, name, weights, dev, into(uniforms), **options)
     for name in names[1:]:
         for mine, wanted in zip(found[name], found["numpy"], strict=True):
@@ -153,7 +153,7 @@ def test_backends_agree_exactly_given_the_same_uniform_numbers(kind):
 @pytest.mark.parametrize("name", SOME)
 def test_the_same_seed_gives_the_same_tokens_and_another_does_not(name):
     c, ops = case("ragged"), backend(name).ops
-    dev, step = ops.put(c.table), bigram(name, weights_of(c))
+    dev, step = ops.to_device(c.table), bigram(name, weights_of(c))
 
     def run(seed):
         found = sample_sequences(step, None, dev, seeded(name, seed), ops=ops, batch=2, samples=20, max_tokens=4)
@@ -173,12 +173,12 @@ def test_budgets_complete_everything_in_time_and_without_them_the_rest_is_flagge
     weights = weights_of(c)
     weights[:, :, 1] += 2  # the model would open lists forever, or write "a"
     options = {"batch": 200, "max_tokens": 5}
-    found = run(sample_sequences, name, weights, ops.put(c.table, budgets=True), seeded(name), **options)
+    found = run(sample_sequences, name, weights, ops.to_device(c.table, distances=True), seeded(name), **options)
     assert out(found.valid).all()
     assert set(sequences(found)) <= c.rows <= every
     if name == "numpy":  # which has distances at hand always
         return
-    found = run(sample_sequences, name, weights, ops.put(c.table), seeded(name), **options)
+    found = run(sample_sequences, name, weights, ops.to_device(c.table), seeded(name), **options)
     valid = out(found.valid)
     assert 0 < valid.sum() < 200
     assert set(sequences(found)) <= every
@@ -192,7 +192,7 @@ def test_a_trie_that_is_cut_short_gives_its_short_sequences_alone(name):
     c, ops = case("ragged"), backend(name).ops
     short = Case(c.table, {row for row in c.rows if len(row) <= 2}, 2)
     weights = weights_of(short)
-    dev = ops.put(c.table, budgets=True)
+    dev = ops.to_device(c.table, distances=True)
     found = run(sample_sequences, name, weights, dev, seeded(name), batch=1500, max_tokens=2)
     truth = exact(short, weights)
     fits(Counter(sequences(found)), {x: math.exp(p - mass) for x, (p, mass) in truth.items()})
@@ -208,7 +208,7 @@ def test_the_cache_is_passed_on_and_the_model_is_fed_what_was_drawn(name):
         seen.append(out(tokens))
         return inner(tokens, None, t)[0], cache + 1
 
-    found = sample_sequences(step, 0, ops.put(c.table), seeded(name), ops=ops, batch=3, samples=2, max_tokens=3)
+    found = sample_sequences(step, 0, ops.to_device(c.table), seeded(name), ops=ops, batch=3, samples=2, max_tokens=3)
     assert len(seen) == 4
     assert (seen[0] == 0).all()
     np.testing.assert_array_equal(np.stack(seen[1:], 1), out(found.tokens).reshape(6, 3))
@@ -255,7 +255,7 @@ def test_filters_agree_with_the_oracle_in_every_combination(name):
     ops, into = backend(name)
     allowed = [0, 2, 3, 5, 6, 7, 8, 10, 11, 12]
     table = mw.compile_sids([[token] for token in allowed], 14)
-    dev, draws = ops.put(table), 100
+    dev, draws = ops.to_device(table), 100
     rng = np.random.default_rng(8)
     logits = rng.normal(size=(4, 15)).astype(np.float32) * 2  # one column of padding
     logits[1] = np.round(logits[1])  # many are equal
@@ -284,7 +284,7 @@ def test_filters_agree_with_the_oracle_in_every_combination(name):
 def test_each_row_has_its_own_constraint_wherever_it_stands(name, monkeypatch):
     """All states at once, with few tokens gathered and with masks: the same tokens, all allowed, the same masses."""
     c, (ops, into) = case("ragged"), backend(name)
-    dev, nodes = ops.put(c.table, budgets=True), every_node(c.table)
+    dev, nodes = ops.to_device(c.table, distances=True), every_node(c.table)
     rng = np.random.default_rng(2)
     logits = rng.normal(size=(nodes.size, 9)).astype(np.float32)  # one column of padding
     uniforms = into(rng.random((nodes.size, 2), np.float32))
@@ -318,7 +318,7 @@ def test_each_row_has_its_own_constraint_wherever_it_stands(name, monkeypatch):
 @pytest.mark.parametrize("kind", ["sids with eos", "ragged", "sids"])
 def test_at_a_known_level_only_its_width_is_gathered_and_nothing_changes(name, kind, monkeypatch):
     c, (ops, into) = case(kind), backend(name)
-    dev, rng = ops.put(c.table), np.random.default_rng(6)
+    dev, rng = ops.to_device(c.table), np.random.default_rng(6)
     widths = []
     real = ops.allowed_tokens
     monkeypatch.setattr(ops, "allowed_tokens", lambda *args: widths.append(args[2]) or real(*args))
@@ -363,7 +363,7 @@ def test_wide_rows_are_drawn_from_in_blocks_with_the_right_probabilities(name, s
         half = {"numpy": lambda: x.astype(np.float16), "torch": lambda: x.half(), "jax": lambda: x.astype("float16")}
         x = half[name]()
     options = {"ops": ops, "temperature": 0.5 if special == "tempered" else 1.0}
-    found = sample(ops.put(table), x, ops.start(ops.put(table), len(uniforms)), into(uniforms), **options)
+    found = sample(ops.to_device(table), x, ops.start(ops.to_device(table), len(uniforms)), into(uniforms), **options)
     log_p = np.full(V, -np.inf)
     log_p[::2] = naive.log_softmax(logits[::2].astype(np.float64) / options["temperature"])
     tokens = out(found.tokens)
@@ -525,7 +525,7 @@ def test_a_running_sum_that_is_not_monotone_draws_nothing_of_probability_zero(na
 @pytest.mark.parametrize("name", SOME)
 def test_rows_without_a_distribution_are_flagged_and_disturb_no_other(name):
     ops, into = backend(name)
-    dev = ops.put(mw.compile_sids([[0, 1], [2, 0], [3, 3]], 6))
+    dev = ops.to_device(mw.compile_sids([[0, 1], [2, 0], [3, 3]], 6))
     logits = np.zeros((8, 6), np.float32)
     logits[1, 2] = np.nan  # allowed
     logits[2, 5] = np.nan  # not allowed
@@ -552,7 +552,7 @@ def test_a_model_that_breaks_down_in_the_middle_is_flagged_there(name):
     table = mw.compile_sids([[0, 1, 1], [2, 0, 1]], 3)
     weights = np.zeros((3, 3, 3), np.float32)
     weights[1, 2] = np.nan
-    found = run(sample_sequences, name, weights, ops.put(table), seeded(name), batch=60, max_tokens=3)
+    found = run(sample_sequences, name, weights, ops.to_device(table), seeded(name), batch=60, max_tokens=3)
     valid = out(found.valid)[:, 0]
     assert 0 < valid.sum() < 60
     assert set(sequences(found)) == {(0, 1, 1)}
@@ -579,7 +579,7 @@ def test_a_model_that_breaks_down_in_the_middle_is_flagged_there(name):
         ({"level": -1}, ValueError, "level=-1 must be a depth"),
         ({"random": "seed"}, TypeError, "random must be a .*, not a str"),
         ({"random": np.zeros((3, 2), np.float32)}, ValueError, r"uniform numbers have shape \(3, 2\), \(2, 2\) are"),
-        ({"dev": [[0, 1]]}, TypeError, "dev must come from ops.put, not be a list"),
+        ({"dev": [[0, 1]]}, TypeError, "dev must come from ops.to_device, not be a list"),
         ({"logits": np.zeros((2, 6), np.int32)}, TypeError, "logits must be floating-point numbers"),
         ({"logits": np.zeros((2, 5), np.float32)}, mw.errors.VocabularyMismatchError, "logits have 5 columns"),
         ({"logits": np.zeros((3, 6), np.float32)}, ValueError, "one state a row is needed"),
@@ -587,7 +587,7 @@ def test_a_model_that_breaks_down_in_the_middle_is_flagged_there(name):
 )
 def test_bad_options_are_refused(name, options, error, message):
     ops, into = backend(name)
-    dev = ops.put(mw.compile_sids([[0, 5]], 6))
+    dev = ops.to_device(mw.compile_sids([[0, 5]], 6))
     state = ops.start(dev, 2)
     dev, random = options.get("dev", dev), options.get("random", seeded(name))
     logits = into(options.get("logits", np.zeros((2, 6), np.float32)))
@@ -601,12 +601,12 @@ def test_bad_options_are_refused(name, options, error, message):
 def test_impossible_runs_are_refused(name):
     ops = backend(name).ops
     step, random = bigram(name, np.zeros((3, 3, 3), np.float32)), seeded(name)
-    dev = ops.put(mw.compile_sids([[0, 1, 2]], 3))
+    dev = ops.to_device(mw.compile_sids([[0, 1, 2]], 3))
     with pytest.raises(ValueError, match="max_tokens=2 is less than the shortest sequence, 3 tokens"):
         sample_sequences(step, None, dev, random, ops=ops, batch=1, max_tokens=2)
     with pytest.raises(ValueError, match="must be positive, not 1, 0 and 3"):
         sample_sequences(step, None, dev, random, ops=ops, batch=1, samples=0, max_tokens=3)
-    ragged = ops.put(mw.compile_sequences([[0], [1, 2]], vocab_size=3))
+    ragged = ops.to_device(mw.compile_sequences([[0], [1, 2]], vocab_size=3))
     few = backend(name).into(np.zeros((2, 1, 2), np.float32))
     with pytest.raises(ValueError, match="the table has no EOS and its sequences have different lengths"):
         sample_sequences(step, None, ragged, random, ops=ops, batch=1, max_tokens=3)
@@ -625,7 +625,7 @@ def test_impossible_runs_are_refused(name):
 @pytest.mark.parametrize("kind", ["sids with eos", "choices"])
 def test_allowed_logits_are_the_masked_full_logits(name, kind):
     c, (ops, into) = case(kind), backend(name)
-    dev, rng = ops.put(c.table, budgets=True), np.random.default_rng(4)
+    dev, rng = ops.to_device(c.table, distances=True), np.random.default_rng(4)
     weight, bias = (rng.normal(size=shape).astype(np.float32) for shape in ((c.vocab, 16), (c.vocab,)))
     nodes = every_node(c.table)
     hidden = rng.normal(size=(nodes.size, 16)).astype(np.float32)
@@ -657,7 +657,7 @@ def test_allowed_logits_are_the_masked_full_logits(name, kind):
 @pytest.mark.parametrize("name", marked(ALL, slow=["jax"]))
 def test_sampling_from_allowed_logits_is_sampling_from_all_of_them(name):
     c, (ops, into) = case("choices"), backend(name)
-    dev, rng = ops.put(c.table), np.random.default_rng(9)
+    dev, rng = ops.to_device(c.table), np.random.default_rng(9)
     weight = into(rng.normal(size=(c.vocab, 8)).astype(np.float32))
     hidden = into(rng.normal(size=(80, 8)).astype(np.float32))
     state, uniforms = State(into(np.zeros(80, np.int64))), into(rng.random((80, 2), np.float32))
@@ -680,7 +680,7 @@ def test_where_widths_are_not_known_allowed_logits_are_refused_by_name(name):
         (Case(mw.compile_sids([[i, 0] for i in range(9)], 9), set(), 2), None, "any of its states"),
         (case("lists"), None, "any of its states"),
     ):
-        dev = ops.put(c.table)
+        dev = ops.to_device(c.table)
         with pytest.raises(ValueError, match=f"how few tokens {where} allow .* compute all logits"):
             allowed_logits(hidden, weight, dev, ops.start(dev, 2), level, ops=ops)
     with pytest.raises(mw.errors.VocabularyMismatchError, match="weight has 5 rows, the table's vocabulary has 262"):
@@ -758,7 +758,7 @@ def test_unbiased_samples_have_the_distribution_and_take_the_candidates_of_theor
     c, weights = theorem_2_1(0.7, 0.15)
     ops, draws = backend(name).ops, DRAWS[name]
     options = {"batch": draws, "candidates": K, "max_tokens": 2}
-    found = run(sample_unbiased, name, weights, ops.put(c.table), seeded(name, K), **options)
+    found = run(sample_unbiased, name, weights, ops.to_device(c.table), seeded(name, K), **options)
     truth = exact(c, weights)
     inside = sum(math.exp(log_p) for log_p, _ in truth.values())
     target = {x: math.exp(log_p) / inside for x, (log_p, _) in truth.items()}
@@ -788,7 +788,7 @@ def test_with_many_candidates_unbiased_samples_are_the_models_own(kind):
     inside = sum(math.exp(log_p) for log_p, _ in truth.values())
     K = math.ceil(math.log(1e-4) / math.log(1 - inside))  # then no test of this size sees what is left of the bias
     assert 5 < K < 100
-    dev = backend("torch").ops.put(c.table, budgets=True)
+    dev = backend("torch").ops.to_device(c.table, distances=True)
     options = {"batch": 1000, "max_tokens": c.max_tokens}
     found = run(sample_unbiased, "torch", weights, dev, seeded("torch"), candidates=K, **options)
     target = {x: math.exp(log_p) / inside for x, (log_p, _) in truth.items()}
@@ -805,7 +805,7 @@ def test_candidates_that_are_not_complete_in_time_count_as_rejected(name, kind):
     c, ops = case(kind), backend(name).ops
     weights = likely(c)
     options = {"batch": 600, "candidates": 8, "max_tokens": c.max_tokens}
-    found = run(sample_unbiased, name, weights, ops.put(c.table), seeded(name), **options)
+    found = run(sample_unbiased, name, weights, ops.to_device(c.table), seeded(name), **options)
     accepted = out(found.accepted) >= 0
     truth = exact(c, weights)
     inside = sum(math.exp(log_p) for log_p, _ in truth.values())
@@ -826,7 +826,7 @@ def test_backends_agree_exactly_on_unbiased_samples_given_the_same_uniform_numbe
         ops, into = backend(name)
         random = tuple(map(into, uniforms))
         options = {"batch": 40, "candidates": 3, "max_tokens": 2}
-        found[name] = run(sample_unbiased, name, weights, ops.put(c.table), random, **options)
+        found[name] = run(sample_unbiased, name, weights, ops.to_device(c.table), random, **options)
     for name in FAST:
         for mine, wanted in zip(found[name], found["numpy"], strict=True):
             np.testing.assert_allclose(out(mine), wanted, rtol=1e-4, atol=1e-5)
@@ -853,12 +853,16 @@ def test_a_second_round_is_drawn_only_where_it_is_needed(name):
         calls.append(t)
         return inner(tokens, cache, t)
 
-    found = sample_unbiased(step, None, ops.put(table), seeded(name), ops=ops, batch=5, candidates=1, max_tokens=2)
+    found = sample_unbiased(
+        step, None, ops.to_device(table), seeded(name), ops=ops, batch=5, candidates=1, max_tokens=2
+    )
     assert calls == [0, 1]
     assert out(found.accepted).tolist() == [0] * 5
     weights[1, 0], weights[1, 1] = [40.0, 0.0], [0.0, 40.0]  # it always does
     inner = bigram(name, weights)
-    found = sample_unbiased(step, None, ops.put(table), seeded(name), ops=ops, batch=5, candidates=3, max_tokens=2)
+    found = sample_unbiased(
+        step, None, ops.to_device(table), seeded(name), ops=ops, batch=5, candidates=3, max_tokens=2
+    )
     assert calls == [0, 1] * 3
     assert out(found.accepted).tolist() == [-1] * 5
     assert out(found.candidates).tolist() == [6] * 5
@@ -872,7 +876,7 @@ def test_beams_are_reranked_in_proportion_to_their_scores(name):
     weights = weights_of(c)
     step = bigram(name, weights)
     options = {"ops": ops, "batch": draws, "beams": 10, "max_tokens": 4}
-    beams = beam_search(lambda tokens, cache, t: step(tokens, cache, t), None, ops.put(c.table), **options)
+    beams = beam_search(lambda tokens, cache, t: step(tokens, cache, t), None, ops.to_device(c.table), **options)
     uniforms = np.zeros((draws, 2), np.float32)
     uniforms[:, 1] = (np.arange(draws) + 0.5) / draws
     found = rerank(beams, beams.scores, into(uniforms), ops=ops)
@@ -897,7 +901,7 @@ def test_beams_are_reranked_in_proportion_to_their_scores(name):
 def test_all_of_it_compiles_whole_in_torch(kind, compiler):
     torch = pytest.importorskip("torch")
     c, ops = case(kind), backend("torch").ops
-    dev, step = ops.put(c.table, budgets=True), bigram("torch", weights_of(c))
+    dev, step = ops.to_device(c.table, distances=True), bigram("torch", weights_of(c))
     options = {"ops": ops, "batch": 6, "max_tokens": 3, "temperature": 0.9}
     first, accept, second, choice = (
         torch.rand(shape, generator=seeded("torch")) for shape in ((4, 18, 2), (6, 3), (4, 18, 2), (6, 2))
@@ -925,7 +929,7 @@ def test_nothing_of_it_needs_a_value_on_the_host():
     ops = backend("torch").ops
     for kind in CASES:
         c = case(kind)
-        dev = ops.put(c.table, budgets=True)
+        dev = ops.to_device(c.table, distances=True)
         with FakeTensorMode(allow_non_fake_inputs=True) as mode:
             logits = mode.from_tensor(torch.zeros(12, c.vocab))
             for random in (None, torch.Generator())[: 1 if kind == "lists" else 2]:
@@ -953,7 +957,7 @@ def test_all_of_it_jits_in_jax_with_the_table_as_an_argument(kind):
         plain = sample_sequences(step, None, dev, key, top_k=4, top_p=0.9, min_p=0.01, **options)
         return plain, sample_unbiased(step, None, dev, key, candidates=3, **options)
 
-    dev, key = ops.put(c.table, budgets=True), jax.random.key(3)
+    dev, key = ops.to_device(c.table, distances=True), jax.random.key(3)
     quick, plain = jax.jit(run)(dev, weights, key), run(dev, weights, key)
     for mine, wanted in zip(itertools.chain(*quick), itertools.chain(*plain), strict=True):
         np.testing.assert_allclose(out(mine), out(wanted), rtol=1e-4, atol=1e-5)
@@ -964,7 +968,7 @@ def test_all_of_it_jits_in_jax_with_the_table_as_an_argument(kind):
 @pytest.mark.parametrize("kind", ["sids with eos", "ragged", "choices"])
 def test_allowed_tokens_agree_with_numpy_at_every_state(name, kind):
     c, (ops, into) = case(kind), backend(name)
-    dev, nodes = ops.put(c.table, budgets=True), every_node(c.table)
+    dev, nodes = ops.to_device(c.table, distances=True), every_node(c.table)
     most = sampling.static_width(c.table) - 1  # without EOS
     for width, remaining in itertools.product((1, most), (None, nodes % 4)):
         given = None if remaining is None else into(remaining)
@@ -1015,7 +1019,7 @@ def test_options_that_are_no_numbers_of_their_kind_are_refused():
 @pytest.mark.parametrize("name", ALL)
 def test_a_top_p_that_is_nothing_in_the_logits_type_keeps_the_best(name):
     ops, array = backend(name)
-    dev = ops.put(mw.compile_sids([[0], [2], [3]], 4))
+    dev = ops.to_device(mw.compile_sids([[0], [2], [3]], 4))
     logits = array(np.array([[1.0, 9.0, 3.0, 2.0]], np.float32))
     drawn = sample(dev, logits, ops.start(dev, 1), array(np.full((1, 2), 0.9, np.float32)), ops=ops, top_p=1e-300)
     assert np.asarray(drawn.tokens).tolist() == [2]

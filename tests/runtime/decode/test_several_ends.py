@@ -35,7 +35,7 @@ def drawn(way: str, name: str, model: type[Toy], ends: Any) -> Counter[Any]:
     options: dict[str, Any] = {"ops": ops, "prompts": prompts, "max_tokens": 3}
     if way == "jumping":
         return Counter(rows_of(sample_jumping(toy, table, seeded(name, 3), **options)))
-    place = {"dev": None, "table": table} if "host" in way else {"dev": ops.put(table, budgets=True)}
+    place = {"dev": None, "table": table} if "host" in way else {"dev": ops.to_device(table, distances=True)}
     found = speculative_sample(
         toy, Mixed(toy, 0.8, 0.5), random=seeded(name, 3), branches=(2, 1), **place, **options
     )  # fmt: skip

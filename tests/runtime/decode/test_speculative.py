@@ -36,7 +36,7 @@ def run(
     if jumping:
         options = {"dev": None, "table": table, "vocabulary": vocabulary, **options}
     prompts = [PROMPTS[i % 2] for i in range(draws)]
-    options = {"max_tokens": most, "dev": None if jumping else ops.put(table, budgets=True), **options}
+    options = {"max_tokens": most, "dev": None if jumping else ops.to_device(table, distances=True), **options}
     found = speculative_sample(
         target, drafting, random=seeded(name, seed), ops=ops, prompts=prompts, branches=branches, **options
     )
@@ -153,9 +153,10 @@ def test_with_a_sorted_matrix_all_is_as_with_the_table_of_the_same_set(name, bra
         for one in (mw.compile_sids(rows, 40), mw.sort_sids(rows, 40)):
             target = Toy(40, into)
             run = speculative_sample(
-                target, Mixed(target, *DRAFTS["bad"]), None if jumping else ops.put(one, budgets=True), seeded(name),
+                target, Mixed(target, *DRAFTS["bad"]),
+                None if jumping else ops.to_device(one, distances=True), seeded(name),
                 ops=ops, prompts=[PROMPTS[i % 2] for i in range(count)], max_tokens=4 if budgets else 5,
-                branches=branches, **({"table": one, "budgets": budgets} if jumping else {}),
+                branches=branches, **({"table": one, "distances": budgets} if jumping else {}),
             )  # fmt: skip
             found.append(run)
         by_table, by_matrix = found[-2:]
@@ -259,7 +260,7 @@ def test_a_draft_model_that_breaks_down_costs_speed_and_nothing_else(what):
     ops, into = backend("torch")
     target = Toy(table.vocab_size, into)
     found = speculative_sample(
-        target, Broken(target, 0.8, 0.5), ops.put(table, budgets=True), seeded("torch"), ops=ops,
+        target, Broken(target, 0.8, 0.5), ops.to_device(table, distances=True), seeded("torch"), ops=ops,
         prompts=[PROMPTS[i % 2] for i in range(1500)], max_tokens=most, branches=(1, 1),
     )  # fmt: skip
     check(target, "endless", found)
@@ -276,7 +277,7 @@ def test_a_target_that_breaks_down_is_flagged_and_disturbs_no_other_row():
     table, _, most = subject("sids")
     ops, into = backend("torch")
     options = {"ops": ops, "prompts": [[0]] * 3, "max_tokens": most, "temperature": 0, "branches": (1,)}
-    target, dev = Toy(40, into), ops.put(table)
+    target, dev = Toy(40, into), ops.to_device(table)
     whole = speculative_sample(target, Mixed(target, -1.0, 0.0), dev, None, **options)
     found = speculative_sample(Broken(40, into), Mixed(target, -1.0, 0.0), dev, None, **options)
     assert found.valid.tolist() == [False, True, True]
@@ -309,7 +310,7 @@ def test_greedy_texts_need_no_random_numbers_and_are_the_same_in_every_backend(n
         options = {"ops": ops, "prompts": PROMPTS, "max_tokens": most, "temperature": 0}
         for branches in ((1,), (2, 1)):
             run = speculative_sample(
-                target, Mixed(target, -1.0, 0.0), ops.put(table), None, branches=branches, **options
+                target, Mixed(target, -1.0, 0.0), ops.to_device(table), None, branches=branches, **options
             )
             found.append(rows_of(run))
         greedy = [readers.enumerate_sequences(target, table, prompt, most, temperature=0) for prompt in PROMPTS]
@@ -343,7 +344,14 @@ def test_a_draft_that_is_always_right_saves_as_many_calls_as_it_is_long():
         equal = Mixed(target, 1.0, 0.0)
         target.seen.clear()
         found = speculative_sample(
-            target, equal, ops.put(table), seeded("torch"), ops=ops, prompts=[[0]], max_tokens=23, branches=(1,) * k
+            target,
+            equal,
+            ops.to_device(table),
+            seeded("torch"),
+            ops=ops,
+            prompts=[[0]],
+            max_tokens=23,
+            branches=(1,) * k,
         )
         assert found.lengths.tolist() == [23]
         assert found.calls == len(target.seen) == -(-24 // (k + 1))  # with EOS
@@ -410,12 +418,12 @@ def test_budgets_complete_everything_in_time_and_without_them_the_rest_is_flagge
     assert out(found.lengths).max() <= most
     check(target, kind, found, max_tokens=most, **options)
     if kind != "tree":
-        target, _, found = run(kind, "bad", branches, draws=1500, max_tokens=most, dev=ops.put(table))
+        target, _, found = run(kind, "bad", branches, draws=1500, max_tokens=most, dev=ops.to_device(table))
     else:
-        target, _, found = run(kind, "bad", branches, draws=1500, max_tokens=most, budgets=False, **options)
+        target, _, found = run(kind, "bad", branches, draws=1500, max_tokens=most, distances=False, **options)
     assert 0 < out(found.valid).mean() < 1
     expected = readers.enumerate_sequences(
-        target, table, PROMPTS[0], most, budgets=False, vocabulary=subject(kind)[1], **options
+        target, table, PROMPTS[0], most, distances=False, vocabulary=subject(kind)[1], **options
     )
     fits(Counter(rows_of(found)[::2]), expected)
     assert np.isneginf(out(found.log_probs)[~out(found.valid)]).all()
@@ -437,7 +445,7 @@ def test_without_a_draft_it_is_plain_sampling_and_lazy_tables_are_read_as_far_as
     ops, into = backend("torch")
     target = Toy(vocabulary.size, into)
     options = {"ops": ops, "prompts": [[1]] * 20, "max_tokens": 9, "table": [lazy] * 20, "vocabulary": vocabulary}
-    found = speculative_sample(target, Mixed(target, 1.0, 1.0), None, seeded("torch"), budgets=False, **options)
+    found = speculative_sample(target, Mixed(target, 1.0, 1.0), None, seeded("torch"), distances=False, **options)
     assert not lazy.is_complete
     assert {vocabulary.decode(row) for row in rows_of(found)} == {b'"a"', b'"bc"', b"17"}
 
@@ -445,13 +453,13 @@ def test_without_a_draft_it_is_plain_sampling_and_lazy_tables_are_read_as_far_as
 def test_what_cannot_be_done_is_refused():
     table, _, most = subject("sids")
     ops, into = backend("torch")
-    target, dev = Toy(40, into), ops.put(table)
+    target, dev = Toy(40, into), ops.to_device(table)
 
     def attempt(dev: Any = dev, **options: Any) -> Any:
         options = {"prompts": [[0]], "max_tokens": most, **options}
         return speculative_sample(target, target, dev, seeded("torch"), ops=ops, **options)
 
-    ragged = ops.put(mw.compile_sequences([[1], [1, 2]], vocab_size=4))
+    ragged = ops.to_device(mw.compile_sequences([[1], [1, 2]], vocab_size=4))
     wide = mw.compile_sids([[1, 2, 3], [4, 5, 6]], 41)
     for options, error, message in (
         ({"prompts": [[0], []]}, ValueError, "one token at least"),
@@ -460,11 +468,11 @@ def test_what_cannot_be_done_is_refused():
         ({"dev": None}, ValueError, "pass dev"),
         ({"table": table}, ValueError, "pass dev"),
         ({"dev": ragged}, ValueError, "no EOS"),
-        ({"dev": object()}, TypeError, "ops.put"),
+        ({"dev": object()}, TypeError, "ops.to_device"),
         ({"max_tokens": 2}, ValueError, "max_tokens=2"),
         ({"top_k": 0}, ValueError, "top_k"),
         ({"dev": None, "table": table, "max_tokens": 2}, ValueError, "max_tokens=2"),
-        ({"dev": ops.put(wide)}, mw.errors.VocabularyMismatchError, "columns"),
+        ({"dev": ops.to_device(wide)}, mw.errors.VocabularyMismatchError, "columns"),
         ({"dev": None, "table": wide}, mw.errors.VocabularyMismatchError, "columns"),
     ):
         with pytest.raises(error, match=message):
@@ -480,7 +488,7 @@ def test_a_row_whose_padding_has_no_distribution_is_flagged_as_in_every_other_de
             return logits, cache
 
     table = mw.compile_sids([[1, 2], [3, 1]], vocab_size=5)
-    for dev, of in ((numpy_ops.put(table), None), (None, table)):
+    for dev, of in ((numpy_ops.to_device(table), None), (None, table)):
         found = speculative_sample(
             Torn(6), Torn(6, seed=1), dev, np.random.default_rng(0), ops=numpy_ops, prompts=[[1], [2]], max_tokens=2,
             table=of,
@@ -490,10 +498,10 @@ def test_a_row_whose_padding_has_no_distribution_is_flagged_as_in_every_other_de
 
 @pytest.mark.parametrize(("options", "error", "message"), [
     ({"branches": (True,)}, ValueError, "branches"), ({"branches": 3}, ValueError, "branches"),
-    ({"max_tokens": 3.0}, TypeError, "max_tokens"), ({"budgets": False}, ValueError, "go with table"),
+    ({"max_tokens": 3.0}, TypeError, "max_tokens"), ({"distances": False}, ValueError, "go with table"),
 ])  # fmt: skip
 def test_options_that_would_not_count_are_refused(options, error, message):
-    dev = numpy_ops.put(mw.compile_sids([[1, 2], [3, 1]], vocab_size=5))
+    dev = numpy_ops.to_device(mw.compile_sids([[1, 2], [3, 1]], vocab_size=5))
     with pytest.raises(error, match=message):
         speculative_sample(
             Toy(5), Toy(5), dev, np.random.default_rng(0), ops=numpy_ops, prompts=[[1]],

@@ -268,23 +268,25 @@ def schema() -> mw.LazyTable:
 
 
 def arena() -> Any:
-    made = mw.Arena(vocabulary(), budgets=True)
+    made = mw.Arena(vocabulary(), distances=True)
     handle = made.add(schema())
-    return ops.at(ops.put(made, "cpu", budgets=True), [handle] * ROWS)
+    return ops.with_start_states(ops.to_device(made, "cpu", distances=True), [handle] * ROWS)
 
 
 def filtered() -> Any:
     matrix = mw.sort_sids(sids(), SIZE)
-    return ops.filtered(ops.put(matrix, "cpu"), [matrix.filter(np.arange(len(sids())) % 2 == 0)])
+    return ops.with_filters(ops.to_device(matrix, "cpu"), [matrix.filter(np.arange(len(sids())) % 2 == 0)])
 
 
 MAKE: dict[str, Callable[[], Any]] = {
-    "trie": lambda: ops.put(mw.compile_sids(sids(), SIZE), "cpu", budgets=True),
-    "matrix": lambda: ops.put(mw.sort_sids(sids(), SIZE), "cpu"),
+    "trie": lambda: ops.to_device(mw.compile_sids(sids(), SIZE), "cpu", distances=True),
+    "matrix": lambda: ops.to_device(mw.sort_sids(sids(), SIZE), "cpu"),
     "filtered": filtered,
-    "live": lambda: ops.put(LiveSids(mw.sort_sids(sids(), SIZE), capacity=4096).publish(), "cpu"),
-    "graph": lambda: ops.put(mw.compile_regex("[a-z]{1,30}@[a-z0-9.]{3,40}", vocabulary()), "cpu", budgets=True),
-    "nested": lambda: ops.put(schema(), "cpu", budgets=True, on_demand=False),
+    "live": lambda: ops.to_device(LiveSids(mw.sort_sids(sids(), SIZE), capacity=4096).publish(), "cpu"),
+    "graph": lambda: ops.to_device(
+        mw.compile_regex("[a-z]{1,30}@[a-z0-9.]{3,40}", vocabulary()), "cpu", distances=True
+    ),
+    "nested": lambda: ops.to_device(schema(), "cpu", distances=True, on_demand=False),
     "arena": arena,
 }
 

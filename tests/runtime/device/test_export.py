@@ -57,23 +57,23 @@ def sids() -> np.ndarray:
 
 
 def arena() -> Any:
-    made = mw.Arena(vocabulary(), CAPACITY, budgets=True)
+    made = mw.Arena(vocabulary(), CAPACITY, distances=True)
     handle = made.add(mw.compile_json_schema(SCHEMA, vocabulary(), depth=3))
-    return ops.at(ops.put(made, budgets=True), [handle] * BATCH)
+    return ops.with_start_states(ops.to_device(made, distances=True), [handle] * BATCH)
 
 
 def filtered() -> Any:
     matrix = mw.sort_sids(sids(), SIZE)
-    return ops.filtered(ops.put(matrix), [matrix.filter(np.arange(len(sids())) % 2 == 0)])
+    return ops.with_filters(ops.to_device(matrix), [matrix.filter(np.arange(len(sids())) % 2 == 0)])
 
 
 MAKE: dict[str, Callable[[], Any]] = {
-    "trie": lambda: ops.put(mw.compile_sids(sids(), SIZE), budgets=True),
-    "matrix": lambda: ops.put(mw.sort_sids(sids(), SIZE)),
+    "trie": lambda: ops.to_device(mw.compile_sids(sids(), SIZE), distances=True),
+    "matrix": lambda: ops.to_device(mw.sort_sids(sids(), SIZE)),
     "filtered": filtered,
-    "live": lambda: ops.put(LiveSids(mw.sort_sids(sids(), SIZE), capacity=64).publish()),
-    "graph": lambda: ops.put(mw.compile_regex("[0-9]{4}-[0-9]{2}|[a-z]+", vocabulary()), budgets=True),
-    "nested": lambda: ops.put(mw.compile_json_schema(SCHEMA, vocabulary()), budgets=True, on_demand=False),
+    "live": lambda: ops.to_device(LiveSids(mw.sort_sids(sids(), SIZE), capacity=64).publish()),
+    "graph": lambda: ops.to_device(mw.compile_regex("[0-9]{4}-[0-9]{2}|[a-z]+", vocabulary()), distances=True),
+    "nested": lambda: ops.to_device(mw.compile_json_schema(SCHEMA, vocabulary()), distances=True, on_demand=False),
     "arena": arena,
 }
 
@@ -113,7 +113,7 @@ def with_budgets(operation: Callable[..., Any]) -> Callable[..., Any]:
 
 def case_of_select(dev: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     def both(dev: Any, logits: Any, state: Any, scores: Any) -> Any:
-        return [tuple(ops.select(dev, logits, state, scores, BEAMS, 1, renormalise)) for renormalise in (False, True)]
+        return [tuple(ops.select(dev, logits, state, scores, BEAMS, 1, renormalize)) for renormalize in (False, True)]
 
     return both, (logits_of(dev), state_of(dev), numbers(BATCH, BEAMS, kind=jnp.float32))
 
@@ -143,7 +143,7 @@ CASES: dict[str, Case] = {
     ),
     "select": case_of_select,
     "end_scores": lambda dev: (
-        lambda dev, *given: [ops.end_scores(dev, *given, renormalise) for renormalise in (False, True)],
+        lambda dev, *given: [ops.end_scores(dev, *given, renormalize) for renormalize in (False, True)],
         (logits_of(dev), state_of(dev)),
     ),
 }

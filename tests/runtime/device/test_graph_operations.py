@@ -129,7 +129,7 @@ def test_torch_agrees_with_numpy(torch_way, seed):
     ops, into = torch_way.ops, torch_way.torch.tensor
     rng = np.random.default_rng(seed)
     table = random_table(seed)
-    dev = ops.put(table, budgets=True)
+    dev = ops.to_device(table, distances=True)
     nodes = some_nodes(table, int(rng.integers(0, 30)), seed)
     state, expected = State(into(nodes)), State(nodes)
     room = rng.integers(-1, 8, nodes.size)
@@ -163,20 +163,20 @@ def test_torch_agrees_with_numpy(torch_way, seed):
 
 
 @some
-@given(seed=seeds, renormalise=st.booleans())
-def test_torch_selects_as_numpy_does(torch_way, seed, renormalise):
+@given(seed=seeds, renormalize=st.booleans())
+def test_torch_selects_as_numpy_does(torch_way, seed, renormalize):
     ops, into = torch_way.ops, torch_way.torch.tensor
     rng = np.random.default_rng(seed)
     table = random_graph(seed)
-    dev = ops.put(table)
+    dev = ops.to_device(table)
     batch, m = 2, int(rng.integers(1, 5))
     nodes = rng.integers(0, table.num_states, batch * m)
     logits = logits_like(nodes.size, table.vocab_size + int(rng.choice([0, 3])), seed)
     scores = rng.normal(size=(batch, m)).astype(np.float32)
     scores[rng.random(scores.shape) < 0.2] = -np.inf
     beams = int(rng.integers(1, 9))
-    picked = ops.select(dev, into(logits), State(into(nodes)), into(scores), beams, 0, renormalise)
-    wanted = numpy_ops.select(table, logits, State(nodes), scores, beams, 0, renormalise)
+    picked = ops.select(dev, into(logits), State(into(nodes)), into(scores), beams, 0, renormalize)
+    wanted = numpy_ops.select(table, logits, State(nodes), scores, beams, 0, renormalize)
     close(picked.scores, wanted.scores)
     same(picked.tokens, wanted.tokens)
     same(picked.state.node, wanted.state.node)
@@ -184,15 +184,15 @@ def test_torch_selects_as_numpy_does(torch_way, seed, renormalise):
     same(out(picked.parents)[alive], wanted.parents[alive])
     if table.eos is not None:
         close(
-            ops.end_scores(dev, into(logits), State(into(nodes)), renormalise),
-            numpy_ops.end_scores(table, logits, State(nodes), renormalise),
+            ops.end_scores(dev, into(logits), State(into(nodes)), renormalize),
+            numpy_ops.end_scores(table, logits, State(nodes), renormalize),
         )
 
 
 @pytest.mark.long
 def test_torch_agrees_with_numpy_where_rows_share_bases(torch_way, bound):
     ops, into = torch_way.ops, torch_way.torch.tensor
-    dev = ops.put(bound, budgets=True)
+    dev = ops.to_device(bound, distances=True)
     nodes = some_nodes(bound, 30)
     rng = np.random.default_rng(0)
     room = np.maximum(0, bound.distance[nodes].astype(np.int64).clip(max=99) + rng.integers(-1, 6, nodes.size))
@@ -225,7 +225,7 @@ def test_a_vocabulary_of_262_144_tokens(torch_way):
     ops, torch = torch_way.ops, torch_way.torch
     table, vocab = large()
     assert table.vocab_size == 262_144
-    dev = ops.put(table, budgets=True)
+    dev = ops.to_device(table, distances=True)
     text = [b"x", b"abcd", b"1234"]
     state, expected = ops.start(dev, 2), numpy_ops.start(table, 2)
     logits = np.zeros((2, 262_144), np.float32)
@@ -246,7 +246,7 @@ def test_torch_keeps_the_type_and_every_bit_of_what_is_allowed(torch_way, dtype)
     ops, torch = torch_way.ops, torch_way.torch
     table = random_graph(7)
     nodes = some_nodes(table, 30)
-    dev = ops.put(table)
+    dev = ops.to_device(table)
     x = torch.tensor(logits_like(nodes.size, table.vocab_size + 9, 3)).to(getattr(torch, dtype))
     allowed = np.pad(bits_of(numpy_ops.bitmask(table, State(nodes)), table.vocab_size), ((0, 0), (0, 9)))
     for masked in (
@@ -265,7 +265,7 @@ def test_torch_masks_rows_of_a_larger_buffer_in_place(torch_way):
     nodes = np.array([0, 0, table.dead])
     logits = logits_like(3, size, 1)
     wanted = numpy_ops.mask_logits(table, logits, State(nodes))
-    dev, state = ops.put(table), State(torch.tensor(nodes))
+    dev, state = ops.to_device(table), State(torch.tensor(nodes))
     buffer = torch.full((3, 4, size + 7), 2.5)
     for view in (buffer[:, -1, :size], buffer[:, 0, 3 : size + 3], buffer[0, 1:, :size], torch.zeros(size, 3).T):
         before = buffer.clone()
@@ -283,7 +283,7 @@ def test_torch_states_and_budgets_of_any_layout_are_read(torch_way):
     table = random_graph(5)
     nodes = some_nodes(table, 6)
     pairs = torch.tensor(np.stack([nodes, nodes + 1], 1))
-    dev = ops.put(table, budgets=True)
+    dev = ops.to_device(table, distances=True)
     room = torch.arange(2 * nodes.size)[::2]
     words = ops.bitmask(dev, State(pairs[:, 0]), room).numpy().view(np.uint32)
     same(words, numpy_ops.bitmask(table, State(nodes), room.numpy()))
@@ -292,7 +292,7 @@ def test_torch_states_and_budgets_of_any_layout_are_read(torch_way):
 def test_torch_takes_batches_of_nothing_and_of_one(torch_way):
     ops, torch = torch_way.ops, torch_way.torch
     for table in (random_graph(5), random_graph(6), random_trie(4)):
-        dev = ops.put(table, budgets=True)
+        dev = ops.to_device(table, distances=True)
         for batch in (0, 1):
             state = ops.start(dev, batch)
             room = torch.full((batch,), 9)
@@ -310,7 +310,7 @@ def test_torch_takes_batches_of_nothing_and_of_one(torch_way):
 def test_gradients_pass_through_what_a_graph_allows(torch_way):
     ops, torch = torch_way.ops, torch_way.torch
     table = mw.compile_regex("[ab]", mw.Vocabulary.from_bytes([b"", b"a", b"b", b"c"], eos=0), lazy=False)
-    dev = ops.put(table)
+    dev = ops.to_device(table)
     for mask in (ops.mask_logits, lambda dev, x, state: ops.mask_logits_(dev, x * 1, state)):
         logits = torch.zeros(1, 4, requires_grad=True)
         torch.logsumexp(mask(dev, logits, ops.start(dev, 1)), -1).sum().backward()
@@ -325,7 +325,7 @@ def test_gradients_pass_through_what_a_graph_allows(torch_way):
 
 def test_autograd_notices_logits_masked_in_place_that_it_still_needs(torch_way):
     ops, torch = torch_way.ops, torch_way.torch
-    dev = ops.put(random_graph(5))
+    dev = ops.to_device(random_graph(5))
     logits, weight = torch.ones(1, dev.vocab_size), torch.ones(1, dev.vocab_size, requires_grad=True)
     loss = (logits * weight).sum()
     ops.mask_logits_(dev, logits, ops.start(dev, 1))
@@ -344,7 +344,7 @@ def test_a_step_compiles_whole_in_torch(compiler):
 
     table = random_graph(5)
     assert table.bases.mask.size
-    dev = ops.put(table, budgets=True)
+    dev = ops.to_device(table, distances=True)
 
     def step(logits, state, room):
         masked = ops.mask_logits_(dev, logits, state, room)
@@ -369,7 +369,7 @@ def test_no_torch_operation_on_a_graph_needs_a_value_on_the_host(bound):
     from maskwright.runtime import torch_ops as ops
 
     for table in (bound, random_trie(1), random_graph(5)):
-        dev = ops.put(table, budgets=True)
+        dev = ops.to_device(table, distances=True)
         with FakeTensorMode(allow_non_fake_inputs=True) as mode:
             logits = mode.from_tensor(torch.zeros(6, table.vocab_size))
             state = State(mode.from_tensor(torch.zeros(6, dtype=torch.int64)))
@@ -379,8 +379,8 @@ def test_no_torch_operation_on_a_graph_needs_a_value_on_the_host(bound):
             assert ops.mask_logits_(dev, logits, state, room) is logits
             ops.candidates(dev, logits, state, 3)
             ops.advance(dev, state, state.node)
-            for renormalise in (False, True):
-                ops.select(dev, logits, state, mode.from_tensor(torch.zeros(2, 3)), 3, 1, renormalise)
+            for renormalize in (False, True):
+                ops.select(dev, logits, state, mode.from_tensor(torch.zeros(2, 3)), 3, 1, renormalize)
 
 
 def test_a_traced_step_holds_the_operations_and_not_their_results():
@@ -390,7 +390,7 @@ def test_a_traced_step_holds_the_operations_and_not_their_results():
     from maskwright.runtime import torch_ops as ops
 
     table = mw.compile_regex("ab", mw.Vocabulary.from_bytes([b"", b"a", b"b"], eos=0), lazy=False)
-    dev = ops.put(table)
+    dev = ops.to_device(table)
     traced = make_fx(lambda logits, node: ops.mask_logits_(dev, logits, State(node)))(
         torch.zeros(1, 3), torch.tensor([0])
     )
@@ -467,7 +467,7 @@ def check_triton() -> None:
     kinds = [torch.float32, torch.float16, torch.bfloat16]
     for i, (seed, extra) in enumerate([(7, 0), (5, 3), (6, 0), (9, 5000), (4, 1)]):
         table, dtype = random_table(seed), kinds[i % 3]
-        dev = dataclasses.replace(torch_ops.put(table, budgets=True), host=None)
+        dev = dataclasses.replace(torch_ops.to_device(table, distances=True), host=None)
         nodes = some_nodes(table, 5)
         state = State(torch.tensor(nodes))
         x = torch.tensor(logits_like(nodes.size, table.vocab_size + extra, 3)).to(dtype)
@@ -509,7 +509,7 @@ def test_jax_agrees_with_numpy(seed, bound):
     from maskwright.runtime import jax_ops as ops
 
     table = bound if seed is None else random_table(seed)
-    dev = ops.put(table, budgets=True)
+    dev = ops.to_device(table, distances=True)
     nodes = some_nodes(table, 12, 1)
     rng = np.random.default_rng(1)
     distance = table.distance[nodes].astype(np.int64).clip(max=99)
@@ -566,7 +566,7 @@ def test_jax_scans_maps_and_masks_graphs_in_place():
 
     vocab = mw.Vocabulary.from_bytes([b"", b"a", b"b", b"ab", b"ba"], eos=0)
     table = mw.compile_regex("(?:ab){1,5}", vocab, lazy=False)
-    dev = ops.put(table, budgets=True)
+    dev = ops.to_device(table, distances=True)
     logits = jnp.asarray(logits_like(3, 5, 0, special=False))
 
     @jax.jit
@@ -607,7 +607,7 @@ def test_jax_budgets_of_any_integer_type_mean_the_same(kind):
     nodes = np.tile(np.arange(table.num_states), 4)
     room = np.repeat([np.iinfo(kind).min if kind == "int32" else 0, 1, 2, 200], table.num_states)
     with jax.enable_x64(kind == "int64"):
-        dev = ops.put(table, budgets=True)
+        dev = ops.to_device(table, distances=True)
         found = jax.jit(ops.bitmask)(dev, State(jnp.asarray(nodes, jnp.int32)), jnp.asarray(room, kind))
         assert found.dtype == jnp.uint32
         same(found, numpy_ops.bitmask(table, State(nodes), room))
@@ -624,7 +624,7 @@ def test_jax_budgets_of_any_integer_type_mean_the_same(kind):
 def test_writing_within_a_budget_always_ends_complete(torch_way, seed):
     ops, torch = torch_way.ops, torch_way.torch
     table = random_table(seed)
-    dev = ops.put(table, budgets=True)
+    dev = ops.to_device(table, distances=True)
     rng = np.random.default_rng(seed)
     room = table.min_length + rng.integers(0, 8, 20)
     state = ops.start(dev, 20)
@@ -679,19 +679,21 @@ def test_budgets_need_distances_on_the_device(name):
 
         make = jnp.asarray
     for table in (random_graph(5), mw.compile_sids([[0, 1]], 2)):
-        dev = ops.put(table)
+        dev = ops.to_device(table)
         logits = make(np.zeros((1, table.vocab_size), np.float32))
         for call in (
             lambda dev, room: ops.bitmask(dev, ops.start(dev, 1), room),
             lambda dev, room, logits=logits: ops.mask_logits(dev, logits, ops.start(dev, 1), room),
             lambda dev, room, logits=logits: ops.mask_logits_(dev, logits, ops.start(dev, 1), room),
         ):
-            with pytest.raises(ValueError, match=r"remaining needs the table's distances .*put\(table, budgets=True\)"):
+            with pytest.raises(
+                ValueError, match=r"remaining needs the table's distances .*to_device\(table, distances=True\)"
+            ):
                 call(dev, make(np.array([3])))
             with pytest.raises(ValueError, match=r"remaining has shape \(2,\), there are 1 rows"):
-                call(ops.put(table, budgets=True), make(np.array([3, 3])))
+                call(ops.to_device(table, distances=True), make(np.array([3, 3])))
             with pytest.raises(TypeError, match=r"remaining must be integers, not .*float32"):
-                call(ops.put(table, budgets=True), make(np.array([3.0], np.float32)))
+                call(ops.to_device(table, distances=True), make(np.array([3.0], np.float32)))
 
 
 # ------------------------------------------------------------------------------------------------ beam search
@@ -727,7 +729,7 @@ def test_beam_search_over_graphs_finds_the_best_sequences(name):
             ops, model = numpy_ops, logits
         beams = 150  # more than there are sequences that have begun, so that none is lost on the way
         found = beam_search(
-            lambda tokens, cache, t, model=model: (model[t][tokens], cache), None, ops.put(table),
+            lambda tokens, cache, t, model=model: (model[t][tokens], cache), None, ops.to_device(table),
             ops=ops, batch=1, beams=beams, max_tokens=longest,
         )  # fmt: skip
         wanted = naive.ranking(set(members), logits, 3)

@@ -54,7 +54,7 @@ def log_probs(b: Any, dev: Any, logits: np.ndarray, tokens: np.ndarray, **option
 
 
 def expected(
-    rows: set[naive.Tokens], eos: int | None, logits: np.ndarray, tokens: np.ndarray, renormalise: bool
+    rows: set[naive.Tokens], eos: int | None, logits: np.ndarray, tokens: np.ndarray, renormalize: bool
 ) -> Any:
     """Return log-probabilities (B, T) by listing what may follow each prefix."""
     scores = np.zeros(tokens.shape)
@@ -67,7 +67,7 @@ def expected(
             alive = alive and token in allowed
             if alive:
                 p = naive.log_softmax(logits[b, t])
-                scores[b, t] = p[token] - (np.log(np.exp(p[allowed]).sum()) if renormalise else 0.0)
+                scores[b, t] = p[token] - (np.log(np.exp(p[allowed]).sum()) if renormalize else 0.0)
                 prefix = (*prefix, token)
             else:
                 scores[b, t] = -np.inf
@@ -103,13 +103,13 @@ def test_a_sequence_counts_the_shares_of_its_tokens_among_what_is_allowed(name, 
     b = backend(name)
     table, rows, eos = tables(vocab)[kind]
     logits = np.random.default_rng(vocab).normal(size=(*GIVEN.shape, vocab + 3)).astype(np.float32)
-    for renormalise in (True, False):
-        want = expected(rows, eos, logits, GIVEN, renormalise)
-        dev = b.ops.put(table)
-        found = log_probs(b, dev, logits, GIVEN, renormalise=renormalise, by_position=True)
+    for renormalize in (True, False):
+        want = expected(rows, eos, logits, GIVEN, renormalize)
+        dev = b.ops.to_device(table)
+        found = log_probs(b, dev, logits, GIVEN, renormalize=renormalize, by_position=True)
         np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
-        if name != "jax" or renormalise:
-            whole = log_probs(b, dev, logits, GIVEN, renormalise=renormalise)
+        if name != "jax" or renormalize:
+            whole = log_probs(b, dev, logits, GIVEN, renormalize=renormalize)
             np.testing.assert_allclose(whole, want.sum(-1), rtol=1e-4, atol=1e-5)
         assert np.isneginf(want.sum(-1)).any()
         assert np.isfinite(want.sum(-1)).any()
@@ -123,7 +123,7 @@ def test_rows_without_a_distribution_count_nothing():
     tokens = np.array([[1, 2, 3]] * 3 + [[1, 4, 3]])
     for name in ("numpy", "torch"):
         b = backend(name)
-        found = out(b.ops.log_probs(b.ops.put(table), b.into(logits), b.into(tokens), by_position=True))
+        found = out(b.ops.log_probs(b.ops.to_device(table), b.into(logits), b.into(tokens), by_position=True))
         third, half = np.log(1 / 3), np.log(1 / 2)
         want = [[third, -np.inf, half]] * 3 + [[third, 0, 0]]
         np.testing.assert_allclose(found, want, atol=1e-6)
@@ -135,13 +135,13 @@ def test_decoders_report_what_it_says(name, kind):
     """Of what they return, with EOS put behind it."""
     b = backend(name)
     table, _, eos = tables(10)[kind]
-    dev, batch, steps = b.ops.put(table), 2, 3 + (eos is not None) + (kind == "ragged with eos")
+    dev, batch, steps = b.ops.to_device(table), 2, 3 + (eos is not None) + (kind == "ragged with eos")
     model = b.into(np.random.default_rng(3).normal(size=(steps + 1, 10, 10)).astype(np.float32))
 
     def step(tokens: Any, cache: Any, t: int) -> tuple[Any, Any]:
         return model[t][tokens], cache
 
-    def likelihood(tokens: Any, renormalise: bool) -> np.ndarray:
+    def likelihood(tokens: Any, renormalize: bool) -> np.ndarray:
         tokens = out(tokens).reshape(-1, tokens.shape[-1])
         if eos is not None:
             lengths = (tokens >= 0).sum(-1)
@@ -149,7 +149,7 @@ def test_decoders_report_what_it_says(name, kind):
             tokens[np.arange(len(tokens)), lengths] = eos
         before = np.concatenate([np.zeros((len(tokens), 1), int), np.maximum(tokens[:, :-1], 0)], 1)
         logits = np.stack([out(model)[t][before[:, t]] for t in range(tokens.shape[1])], 1)
-        return out(b.ops.log_probs(dev, b.into(logits), b.into(tokens), renormalise=renormalise))
+        return out(b.ops.log_probs(dev, b.into(logits), b.into(tokens), renormalize=renormalize))
 
     random = {"numpy": np.random.default_rng(0)}.get(name)
     if name == "jax":
@@ -161,19 +161,19 @@ def test_decoders_report_what_it_says(name, kind):
     np.testing.assert_allclose(likelihood(drawn.tokens, True), out(drawn.log_probs).reshape(-1), atol=1e-5)
     both = out(drawn.log_probs + drawn.log_mass).reshape(-1)
     np.testing.assert_allclose(likelihood(drawn.tokens, False), both, atol=1e-5)
-    for renormalise in (True, False):
+    for renormalize in (True, False):
         beams = beam_search(
-            step, None, dev, ops=b.ops, batch=batch, beams=4, max_tokens=4, renormalise=renormalise
+            step, None, dev, ops=b.ops, batch=batch, beams=4, max_tokens=4, renormalize=renormalize
         )  # fmt: skip
         assert out(beams.valid).all()
-        np.testing.assert_allclose(likelihood(beams.tokens, renormalise), out(beams.scores).reshape(-1), atol=1e-5)
+        np.testing.assert_allclose(likelihood(beams.tokens, renormalize), out(beams.scores).reshape(-1), atol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "kind", "vocab"), cases(["torch", "jax"]))
 def test_its_derivatives_are_those_of_a_dense_mask(name, kind, vocab):
     b = backend(name)
     table, rows, eos = tables(vocab)[kind]
-    dev = b.ops.put(table)
+    dev = b.ops.to_device(table)
     logits = np.random.default_rng(vocab).normal(size=(*GIVEN.shape, vocab)).astype(np.float32)
     logits[1, 1, 8], logits[1, 4] = np.nan, np.nan  # where nothing is allowed, and beyond the end
     allowed = np.zeros((*logits.shape,), bool)
@@ -212,7 +212,7 @@ def test_its_derivatives_are_those_of_a_dense_mask(name, kind, vocab):
 def test_a_state_and_a_budget_say_where_a_sequence_starts_and_when_it_must_end(name):
     b = backend(name)
     table, rows, eos = tables(100)["ragged with eos"]
-    dev = b.ops.put(table, budgets=True)
+    dev = b.ops.to_device(table, distances=True)
     logits = np.random.default_rng(5).normal(size=(3, 4, 100)).astype(np.float32)
     state = b.ops.advance(dev, b.ops.start(dev, 3), b.into(np.array([1, 1, 5])))
     tokens = np.array([[2, 3, 0, -1], [2, 0, -1, -1], [6, 7, 8, 0]])
@@ -247,7 +247,7 @@ def test_texts_of_a_pattern_are_scored_with_and_without_arrays(name):
             want[i] += p[token] - np.log(np.exp(p[allowed]).sum()) if token in allowed else -np.inf
             place = "a" if token == 0 else ""
     for on_demand in (False, True):
-        found = b.ops.log_probs(b.ops.put(table, on_demand=on_demand), b.into(logits), b.into(tokens))
+        found = b.ops.log_probs(b.ops.to_device(table, on_demand=on_demand), b.into(logits), b.into(tokens))
         np.testing.assert_allclose(out(found), want, rtol=1e-4, atol=1e-5)
 
 
@@ -261,14 +261,14 @@ def test_filters_and_live_sets_are_scored_as_the_sets_that_they_leave(name):
     live.delete(gone)
     tokens = np.array([*new, *gone, (1, 2, 5), (7, 2, 1)])
     logits = np.random.default_rng(0).normal(size=(8, 3, 10)).astype(np.float32)
-    found = b.ops.log_probs(b.ops.put(live.publish()), b.into(logits), b.into(tokens), by_position=True)
+    found = b.ops.log_probs(b.ops.to_device(live.publish()), b.into(logits), b.into(tokens), by_position=True)
     want = expected({*ROWS, *new} - {*gone}, None, logits, tokens, True)
     np.testing.assert_allclose(out(found), want, rtol=1e-4, atol=1e-5)
 
     keep = np.arange(len(ROWS)) % 3 != 1
     filters = [matrix.filter(keep), matrix.filter(~keep)]
     of = np.array([0, 1, 0, 1, 1, 0, 1, 0])
-    dev = b.ops.filtered(b.ops.put(matrix), filters, of=of)
+    dev = b.ops.with_filters(b.ops.to_device(matrix), filters, of=of)
     tokens = np.array([*ROWS, ROWS[1], ROWS[0]])
     found = b.ops.log_probs(dev, b.into(logits), b.into(tokens), by_position=True)
     kept = [{row for row, holds in zip(ROWS, side, strict=True) if holds} for side in (keep, ~keep)]
@@ -280,7 +280,7 @@ def test_filters_and_live_sets_are_scored_as_the_sets_that_they_leave(name):
 @pytest.mark.parametrize("name", ALL)
 def test_what_it_cannot_score_is_refused(name):
     b = backend(name)
-    dev = b.ops.put(mw.compile_sids(ROWS, 10))
+    dev = b.ops.to_device(mw.compile_sids(ROWS, 10))
     logits, tokens = b.into(np.zeros((2, 3, 10), np.float32)), b.into(np.zeros((2, 3), np.int64))
     for wrong, error, said in [
         ((logits[0], tokens), ValueError, r"must have shapes \(B, T, V\) and \(B, T\)"),
@@ -294,10 +294,10 @@ def test_what_it_cannot_score_is_refused(name):
         with pytest.raises(error, match=said):
             b.ops.log_probs(dev, *wrong)
     with pytest.raises(ValueError, match="leave one out"):
-        b.ops.log_probs(dev, logits, tokens, remaining=tokens[:, 0], renormalise=False)
+        b.ops.log_probs(dev, logits, tokens, remaining=tokens[:, 0], renormalize=False)
     with pytest.raises(ValueError, match="one number of tokens a sequence"):
         b.ops.log_probs(dev, logits, tokens, remaining=tokens[:1, 0])
-    with pytest.raises(TypeError, match="a table from put is needed"):
+    with pytest.raises(TypeError, match="a constraint from to_device is needed"):
         b.ops.log_probs(ROWS, logits, tokens)
 
 
@@ -306,7 +306,7 @@ def test_half_precision_is_summed_in_32_bits():
     from maskwright.runtime import torch_ops
 
     for vocab in (10, 100):
-        dev = torch_ops.put(mw.compile_sids(ROWS, vocab))
+        dev = torch_ops.to_device(mw.compile_sids(ROWS, vocab))
         logits = torch.randn(2, 3, vocab, generator=torch.Generator().manual_seed(0)).bfloat16()
         tokens = torch.tensor([[1, 2, 3], [7, 7, 7]])
         found = torch_ops.log_probs(dev, logits, tokens)

@@ -74,12 +74,12 @@ for kind in ("heavy",):  # some shards have no rows, and first rows are kept
     for present in rounds(kind, live, sids, size):
         snapshot = live.publish()
         if devs is None:
-            devs = ops.put(snapshot), ops.put(snapshot, mesh=mesh, axis="shards")
+            devs = ops.to_device(snapshot), ops.to_device(snapshot, mesh=mesh, axis="shards")
         else:
-            devs = tuple(ops.refreshed(dev, snapshot) for dev in devs)
+            devs = tuple(ops.with_snapshot(dev, snapshot) for dev in devs)
         filters = [snapshot.filter(snapshot.sids[:, 3] % 3 == 0), snapshot.filter(np.zeros(len(present), bool))]
         for given in ([], filters) if sys.argv[1] == "both" else (filters,):
-            used = [ops.filtered(dev, filters, [0, 1, 0]) if given else dev for dev in devs]
+            used = [ops.with_filters(dev, filters, [0, 1, 0]) if given else dev for dev in devs]
             one, several = (jax.tree.map(np.asarray, search(dev)) for dev in used)
             for name in same:
                 a, b = getattr(one, name), getattr(several, name)
@@ -95,7 +95,7 @@ for kind in ("heavy",):  # some shards have no rows, and first rows are kept
 
 # bytes that a step of 32 x 512 beams hands from device to device, out of what is compiled
 sids = np.unique(np.minimum(np.random.default_rng(0).zipf(1.3, (50_000, 4)) - 1, 2047), axis=0)
-dev = ops.put(LiveSids(mw.sort_sids(sids, 2048), capacity=64).publish(), mesh=mesh, axis="shards")
+dev = ops.to_device(LiveSids(mw.sort_sids(sids, 2048), capacity=64).publish(), mesh=mesh, axis="shards")
 B, M, V = 32, 512, 2048
 told = []
 for level in range(4):
@@ -134,14 +134,14 @@ for kind in ("skewed", "heavy"):
     for present in rounds(kind, live, sids, size):
         snapshot = live.publish()
         if devs is None:
-            devs = ops.put(snapshot), ops.put(snapshot, mesh=mesh, axis="shards")
+            devs = ops.to_device(snapshot), ops.to_device(snapshot, mesh=mesh, axis="shards")
         else:
-            devs = tuple(ops.refreshed(dev, snapshot) for dev in devs)
+            devs = tuple(ops.with_snapshot(dev, snapshot) for dev in devs)
         filters = [snapshot.filter(snapshot.sids[:, 3] % 3 == 0), snapshot.filter(np.zeros(len(present), bool))]
         for given in ([], filters):
             one, several = (
                 beam_search(lambda tokens, cache, t: (noise[t], cache), None,
-                            ops.filtered(dev, filters, [0, 1, 0]) if given else dev, ops=ops, batch=3, beams=40,
+                            ops.with_filters(dev, filters, [0, 1, 0]) if given else dev, ops=ops, batch=3, beams=40,
                             max_tokens=4)
                 for dev in devs
             )
@@ -183,20 +183,20 @@ def test_wrong_calls_are_refused_by_name():
     live = LiveSids(matrix, capacity=8)
     snapshot = live.publish()
     with pytest.raises(ValueError, match=r"axis='other' must be an axis of the mesh, which has {'shards': 1}"):
-        ops.put(snapshot, mesh=mesh, axis="other")
+        ops.to_device(snapshot, mesh=mesh, axis="other")
     with pytest.raises(TypeError, match="with both mesh= and axis="):
-        ops.put(snapshot, mesh=mesh)
+        ops.to_device(snapshot, mesh=mesh)
     with pytest.raises(TypeError, match="a Snapshot on a mesh takes mesh= and axis= alone, not device="):
-        ops.put(snapshot, jax.devices()[0], mesh=mesh, axis="shards")
-    dev = ops.put(snapshot, mesh=mesh, axis="shards")
+        ops.to_device(snapshot, jax.devices()[0], mesh=mesh, axis="shards")
+    dev = ops.to_device(snapshot, mesh=mesh, axis="shards")
     with pytest.raises(ValueError, match="mask_logits does not take a matrix in shards"):
         ops.mask_logits(dev, jax.numpy.zeros((1, 9)), ops.start(dev, 1))
     with pytest.raises(ValueError, match="filters is empty"):
-        ops.filtered(dev, [])
+        ops.with_filters(dev, [])
     with pytest.raises(TypeError, match=r"must be LiveFilters, as Snapshot\.filter makes them, not SidFilter"):
-        ops.filtered(dev, [matrix.filter(np.ones(matrix.num_items, bool))])
+        ops.with_filters(dev, [matrix.filter(np.ones(matrix.num_items, bool))])
     later = live.publish()
     with pytest.raises(
         mw.errors.ConstraintError, match="a filter is of snapshot 2, and on these devices is snapshot 1"
     ):
-        ops.filtered(dev, [later.filter(np.ones(later.num_sequences, bool))])
+        ops.with_filters(dev, [later.filter(np.ones(later.num_sequences, bool))])

@@ -14,7 +14,7 @@ SHAPES = {"wide and dense": (64, 64, 64), "short, and one that does not branch":
 
 
 def constraints(kind: str, rows: np.ndarray, size: int) -> object:
-    """Return what `put` takes of rows of tokens."""
+    """Return what `to_device` takes of rows of tokens."""
     rng = np.random.default_rng(1)
     if kind == "table":
         return mw.compile_sids(rows, size)
@@ -38,7 +38,7 @@ def test_a_known_depth_changes_no_mask(name, shape, kind):
     widths = SHAPES[shape]
     rows = np.unique(np.stack([rng.integers(0, width, 400) for width in widths], 1), axis=0)
     size = max(widths) + 5
-    dev = ops.put(constraints(kind, rows, size))
+    dev = ops.to_device(constraints(kind, rows, size))
     state = ops.start(dev, 12)
     for level in range(len(widths) + 1):
         logits = rng.standard_normal((12, size + level % 2)).astype(np.float32)

@@ -119,7 +119,7 @@ def test_torch_agrees_with_numpy_on_masks_steps_and_stacks(torch_way, seed):
     ops, into = torch_way.ops, torch_way.into
     model = random_model(seed)
     table = model.table()
-    dev = ops.put(table, budgets=True)
+    dev = ops.to_device(table, distances=True)
     rng = np.random.default_rng(seed)
     expected = state_of(table, some_places(model, seed))
     state = into(expected)
@@ -158,7 +158,7 @@ def test_threads_mask_rows_wherever_they_lie(kind, many, monkeypatch):
     if not many:
         monkeypatch.setattr(host_team, "PARALLEL", 0)
     table = compiled("tree")
-    dev = ops.put(table, budgets=True)
+    dev = ops.to_device(table, distances=True)
     rng = np.random.default_rng(1)
     rows = 9 if not many else 1 + host_team.PARALLEL // table.vocab_size
     expected = numpy_ops.start(table, rows)
@@ -199,7 +199,7 @@ def test_threads_follow_tokens_of_rows_wherever_they_lie(rows, monkeypatch):
     from maskwright.runtime.device.torch import memory
 
     table = compiled("tree")
-    dev = ops.put(table)
+    dev = ops.to_device(table)
     rng = np.random.default_rng(rows)
     teams = []
     team = memory._team()
@@ -250,7 +250,7 @@ def test_numbers_that_lie_in_memory_otherwise_are_masked_as_they_are():
     from maskwright.runtime import torch_ops as ops
 
     table = compiled("tree")
-    dev = ops.put(table)
+    dev = ops.to_device(table)
     logits = torch._neg_view(torch.randn(4, table.vocab_size))  # as parts of complex numbers are
     assert logits.is_neg()
     wanted = numpy_ops.mask_logits(table, logits.resolve_neg().numpy().copy(), numpy_ops.start(table, 4))
@@ -261,12 +261,12 @@ def test_numbers_that_lie_in_memory_otherwise_are_masked_as_they_are():
 
 
 @some
-@given(seed=seeds, renormalise=st.booleans())
-def test_torch_selects_as_numpy_does_and_beams_carry_their_stacks(torch_way, seed, renormalise):
+@given(seed=seeds, renormalize=st.booleans())
+def test_torch_selects_as_numpy_does_and_beams_carry_their_stacks(torch_way, seed, renormalize):
     ops, into = torch_way.ops, torch_way.into
     model = random_model(seed)
     table = model.table()
-    dev = ops.put(table)
+    dev = ops.to_device(table)
     rng = np.random.default_rng(seed)
     places = some_places(model, seed)
     batch, m = 2, int(rng.integers(1, 5))
@@ -276,15 +276,15 @@ def test_torch_selects_as_numpy_does_and_beams_carry_their_stacks(torch_way, see
     for level in range(3):
         beams = int(rng.integers(1, 7))
         logits = rng.normal(size=(len(state.node), table.vocab_size)).astype(np.float32)
-        picked = ops.select(dev, into(logits), mine, here, beams, level, renormalise)
-        wanted = numpy_ops.select(table, logits, state, scores, beams, level, renormalise)
+        picked = ops.select(dev, into(logits), mine, here, beams, level, renormalize)
+        wanted = numpy_ops.select(table, logits, state, scores, beams, level, renormalize)
         close(picked.scores, wanted.scores)
         same(picked.tokens, wanted.tokens)
         same_state(picked.state, wanted.state)
         if table.eos is not None:
             close(
-                ops.end_scores(dev, into(logits), mine, renormalise),
-                numpy_ops.end_scores(table, logits, state, renormalise),
+                ops.end_scores(dev, into(logits), mine, renormalize),
+                numpy_ops.end_scores(table, logits, state, renormalize),
             )
         state, scores, mine, here = wanted.state, wanted.scores, picked.state, picked.scores
     index = rng.integers(0, len(state.node), 9)
@@ -300,7 +300,7 @@ def test_torch_selects_as_numpy_does_and_beams_carry_their_stacks(torch_way, see
 def test_torch_writes_what_a_schema_allows_and_no_deeper_than_the_limit(torch_way, name, depth):
     ops, into, torch = torch_way.ops, torch_way.into, torch_way.torch
     table = compiled(name, depth)
-    dev = ops.put(table, budgets=True)
+    dev = ops.to_device(table, distances=True)
     rng = np.random.default_rng(depth)
     rows, steps = 24, 30
     room = np.maximum(table.min_length, np.arange(rows) + 4)
@@ -357,7 +357,7 @@ def test_a_step_compiles_whole_in_torch(compiler):
     from maskwright.runtime import torch_ops as ops
 
     table = compiled("tree")
-    dev = ops.put(table, budgets=True)
+    dev = ops.to_device(table, distances=True)
 
     def step(logits, state, room):
         masked = ops.mask_logits(dev, logits, state, room)
@@ -382,7 +382,7 @@ def test_no_torch_operation_on_a_nested_table_needs_a_value_on_the_host():
     from maskwright.runtime import torch_ops as ops
 
     for table in (compiled("tree"), random_model(5).table(), random_model(72).table()):
-        dev = ops.put(table, budgets=True)
+        dev = ops.to_device(table, distances=True)
         with FakeTensorMode(allow_non_fake_inputs=True) as mode:
             logits = mode.from_tensor(torch.zeros(6, table.vocab_size))
             state = NestedState(*map(mode.from_tensor, ops.start(dev, 6)))
@@ -395,15 +395,15 @@ def test_no_torch_operation_on_a_nested_table_needs_a_value_on_the_host():
             following = ops.advance(dev, state, room)
             assert following.stack.shape == (6, table.slots)
             ops.accepting(dev, following)
-            for renormalise in (False, True):
+            for renormalize in (False, True):
                 scores = mode.from_tensor(torch.zeros(2, 3))
-                assert ops.select(dev, logits, state, scores, 3, 1, renormalise).state.height.shape == (6,)
+                assert ops.select(dev, logits, state, scores, 3, 1, renormalize).state.height.shape == (6,)
 
 
 def test_torch_takes_batches_of_nothing_and_of_one(torch_way):
     ops, torch = torch_way.ops, torch_way.torch
     for table in (compiled("tree"), random_model(5).table()):
-        dev = ops.put(table, budgets=True)
+        dev = ops.to_device(table, distances=True)
         for batch in (0, 1):
             state = ops.start(dev, batch)
             room = torch.full((batch,), 9)
@@ -425,7 +425,7 @@ def test_states_without_the_stack_of_the_table_are_refused(name):
 
         from maskwright.runtime import jax_ops as ops
     table = compiled("tree")
-    dev = ops.put(table)
+    dev = ops.to_device(table)
     good = ops.start(dev, 2)
     logits = make((2, table.vocab_size))
     for call in (
@@ -449,10 +449,10 @@ def test_tables_without_calls_have_nothing_of_them_on_a_device():
     from maskwright.runtime import torch_ops as ops
 
     for table in (mw.compile_regex("(?:ab)*", vocabulary(), lazy=False), mw.compile_sids([[1, 2]], 4)):
-        dev = ops.put(table)
+        dev = ops.to_device(table)
         assert dev.calls is None
         assert isinstance(ops.start(dev, 2), State)
-    dev = ops.put(compiled("tree"))
+    dev = ops.to_device(compiled("tree"))
     assert dev.calls.site_distance.numel() == 0
     assert dev.distance.numel() == 0
 
@@ -520,7 +520,7 @@ def test_jax_agrees_with_numpy(which, monkeypatch):
         model = random_model(seed)
         table = model.table()
         places = some_places(model, seed, 8)
-    dev = ops.put(table, budgets=True)
+    dev = ops.to_device(table, distances=True)
     assert (dev.calls.site_width > 0) is (seed == 72)
     rng = np.random.default_rng(0)
     expected = state_of(table, places)
@@ -548,7 +548,7 @@ def test_jax_chooses_as_numpy_does_and_beams_carry_their_stacks():
     from maskwright.runtime import jax_ops as ops
 
     table = compiled("tree", 2)
-    dev = ops.put(table)
+    dev = ops.to_device(table)
     rng = np.random.default_rng(0)
     expected, scores = numpy_ops.start(table, 6), np.zeros((1, 6), np.float32)
     for _ in range(4):
@@ -583,7 +583,7 @@ def test_jax_scans_complete_texts_and_maps_over_states():
     from maskwright.runtime import jax_ops as ops
 
     table = compiled("tree", 2)
-    dev = ops.put(table, budgets=True)
+    dev = ops.to_device(table, distances=True)
     room = jnp.array([1, 4, 9, 14, 20], jnp.int32)
     logits = jnp.asarray(np.random.default_rng(0).normal(size=(21, 5, table.vocab_size)), jnp.float32)
 
@@ -637,7 +637,9 @@ def test_jax_adds_up_distances_that_do_not_fit_into_32_bits():
             continue
         found += 1
         state = state_of(table, places)
-        stack = stacks.stacks_of(ops.put(table, budgets=True).calls, NestedState(*map(jnp.asarray, state)), True)
+        stack = stacks.stacks_of(
+            ops.to_device(table, distances=True).calls, NestedState(*map(jnp.asarray, state)), True
+        )
         for row, (_, sites) in zip(np.asarray(stack.far).tolist(), places, strict=True):
             sums = list(itertools.accumulate((int(by_site[k, 0, 0]) for k in sites), initial=0))
             assert row[: len(sums)] == [min(total, UNREACHABLE) for total in sums]
@@ -685,18 +687,18 @@ def test_beam_search_over_a_recursive_schema_finds_the_best_sequences(name):
         model = jnp.asarray(logits)
     else:
         ops = numpy_ops
-    for renormalise in (False, True) if name == "torch" else (False,):
+    for renormalize in (False, True) if name == "torch" else (False,):
         found = beam_search(
-            lambda tokens, cache, t: (model[t][tokens], cache), None, ops.put(table),
-            ops=ops, batch=1, beams=120, max_tokens=longest, renormalise=renormalise,
+            lambda tokens, cache, t: (model[t][tokens], cache), None, ops.to_device(table),
+            ops=ops, batch=1, beams=120, max_tokens=longest, renormalize=renormalize,
         )  # fmt: skip
         wanted = naive.ranking(sequences, logits, EOS)
         assert int(out(found.valid).sum()) == len(wanted)
-        if not renormalise:
+        if not renormalize:
             close(out(found.scores)[0, : len(wanted)], np.array([score for score, _ in wanted]))
         got = [tuple(row[row >= 0].tolist()) for row in out(found.tokens)[0, : len(wanted)]]
         assert set(got) == sequences
-        if not renormalise:
+        if not renormalize:
             assert got == [sequence for _, sequence in wanted]
 
 
@@ -884,7 +886,7 @@ def test_a_bound_machine_is_followed_alike_by_all(torch_way):
     """Labels, leaves, needs and tokens that leave several frames at once, near the limit."""
     ops, into = torch_way.ops, torch_way.into
     table = bound(2)[0].table()
-    dev = ops.put(table)
+    dev = ops.to_device(table)
     rng = np.random.default_rng(0)
     state, expected = ops.start(dev, 40), numpy_ops.start(table, 40)
     most = 0

@@ -105,7 +105,7 @@ def test_rows_of_random_grammars_stand_where_matchers_do(name):
         endless += not table.has_arrays()
         rng = random.Random(seed)
         matchers: list[Any] = [mw.Matcher(table) for _ in range(8)]
-        dev = ops.put(table, on_demand=True)
+        dev = ops.to_device(table, on_demand=True)
         state = ops.start(dev, 8)
         for step in range(7):
             masks = masks_of(matchers)
@@ -134,7 +134,7 @@ def test_a_lazy_schema_read_on_demand_is_its_table(name):
     vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b"[[", b"]]", b"],"], eos=0)
     schema = {"$ref": "#/$defs/l", "$defs": {"l": {"type": "array", "items": {"$ref": "#/$defs/l"}}}}
     table = mw.compile_json_schema(schema, vocab, depth=3)
-    dev = ops.put(table, on_demand=True)
+    dev = ops.to_device(table, on_demand=True)
     assert not table.is_complete
     whole = mw.compile_json_schema(schema, vocab, depth=3).to_table()
     rng = random.Random(0)
@@ -161,7 +161,7 @@ def test_a_lazy_schema_read_on_demand_is_its_table(name):
 )
 def test_what_is_read_on_demand_needs_nobody_else_to_hold_the_table(make):
     table = make()
-    devs = numpy_ops.put(table, on_demand=True), numpy_ops.put(make(), on_demand=True)
+    devs = numpy_ops.to_device(table, on_demand=True), numpy_ops.to_device(make(), on_demand=True)
     gc.collect()
     states = [numpy_ops.start(dev, 1) for dev in devs]
     for _ in range(4):
@@ -173,20 +173,20 @@ def test_what_is_read_on_demand_needs_nobody_else_to_hold_the_table(make):
 
 
 def test_a_grammar_without_a_finite_table_is_read_on_demand_by_itself():
-    assert isinstance(numpy_ops.put(grammar(PALINDROMES)), on_demand.OnDemandTable)
+    assert isinstance(numpy_ops.to_device(grammar(PALINDROMES)), on_demand.OnDemandTable)
     regular = mw.compile_grammar(REGULAR, SMALL)
-    assert isinstance(numpy_ops.put(regular), mw.TransitionTable)
+    assert isinstance(numpy_ops.to_device(regular), mw.TransitionTable)
     assert regular.is_complete
-    assert isinstance(numpy_ops.put(regular, on_demand=True), on_demand.OnDemandTable)
+    assert isinstance(numpy_ops.to_device(regular, on_demand=True), on_demand.OnDemandTable)
     with pytest.raises(mw.errors.ConstraintError, match="no finite table"):
-        backend("torch").ops.put(grammar(PALINDROMES), on_demand=False)
+        backend("torch").ops.to_device(grammar(PALINDROMES), on_demand=False)
     wide = grammar(WIDE, 2000)
     assert not wide.has_arrays()
-    dev = numpy_ops.put(wide)
+    dev = numpy_ops.to_device(wide)
     assert isinstance(dev, on_demand.OnDemandTable)
     assert (numpy_ops.bitmask(dev, numpy_ops.start(dev, 1))[0] == mw.Matcher(wide).mask()).all()
     with pytest.raises(mw.errors.BudgetError, match="states"):
-        backend("torch").ops.put(wide, on_demand=False)
+        backend("torch").ops.to_device(wide, on_demand=False)
 
 
 # --------------------------------------------------------------------------------------------- against arrays
@@ -196,7 +196,7 @@ def test_a_grammar_without_a_finite_table_is_read_on_demand_by_itself():
 def both(name: str) -> Any:
     """A regular grammar on demand, and by numpy's arrays: eight states of each, the dead one and an end among them."""
     ops, into = backend(name)
-    read = ops.put(mw.compile_grammar(REGULAR, SMALL), on_demand=True)
+    read = ops.to_device(mw.compile_grammar(REGULAR, SMALL), on_demand=True)
     arrays = mw.compile_grammar(REGULAR, SMALL).to_table()
     at, there = numpy_ops.start(arrays, 8), ops.start(read, 8)
     for column in np.array([[1, 1, 2, 3, 3, 1, 5, 2], [1, 2, 1, 4, 3, 3, 1, 2], [1, 2, 0, 0, 1, 2, 2, 1]]):
@@ -220,13 +220,13 @@ def test_every_operation_says_what_it_says_of_arrays(name, special):
         few = ops.allowed_tokens(read, there, width), numpy_ops.allowed_tokens(arrays, at, width)
         for a, b in zip(*few, strict=True):
             assert out(a).tolist() == b.tolist()
-    for renormalise in (False, True):
-        ends = out(ops.end_scores(read, x, there, renormalise)), numpy_ops.end_scores(arrays, plain, at, renormalise)
+    for renormalize in (False, True):
+        ends = out(ops.end_scores(read, x, there, renormalize)), numpy_ops.end_scores(arrays, plain, at, renormalize)
         np.testing.assert_allclose(*ends, rtol=1e-5, atol=1e-6)
         scores = np.linspace(0, -1, 8).astype(np.float32).reshape(2, 4)
-        beams = 30 if renormalise else 5  # more than there are continuations, and fewer
-        chosen = ops.select(read, x, there, into(scores), beams, 3, renormalise)
-        wanted = numpy_ops.select(arrays, plain, at, scores, beams, 3, renormalise)
+        beams = 30 if renormalize else 5  # more than there are continuations, and fewer
+        chosen = ops.select(read, x, there, into(scores), beams, 3, renormalize)
+        wanted = numpy_ops.select(arrays, plain, at, scores, beams, 3, renormalize)
         np.testing.assert_allclose(out(chosen.scores), wanted.scores, rtol=1e-5)
         alive = wanted.scores > -np.inf
         assert (out(chosen.parents) == wanted.parents)[alive].all()
@@ -242,7 +242,7 @@ def test_every_operation_says_what_it_says_of_arrays(name, special):
 @pytest.mark.parametrize("name", ALL)
 def test_membership_is_that_of_the_table(name):
     ops, into = backend(name)
-    dev = ops.put(grammar(AMBIGUOUS))
+    dev = ops.to_device(grammar(AMBIGUOUS))
     words = np.array(list(itertools.product([0, 1, 2, 3, 4, -1], repeat=4)))
     expected = [grammar(AMBIGUOUS).accepts(word) for word in words]
     assert out(ops.contains(dev, into(words))).tolist() == expected
@@ -253,14 +253,14 @@ def test_membership_is_that_of_the_table(name):
 # ---------------------------------------------------------------------------------------------------- decoders
 
 
-def ranked(table: Any, weights: np.ndarray, longest: int, renormalise: bool) -> list[tuple[float, tuple[int, ...]]]:
+def ranked(table: Any, weights: np.ndarray, longest: int, renormalize: bool) -> list[tuple[float, tuple[int, ...]]]:
     """Return all sequences of a table by their scores under a bigram model, best first."""
     found = []
 
     def go(matcher: mw.Matcher, sequence: tuple[int, ...], total: float) -> None:
         x = weights[len(sequence), sequence[-1] if sequence else 0].astype(np.float64)
         allowed = tokens_of(matcher.mask())
-        z = np.log(np.exp(x[allowed] if renormalise else x).sum())
+        z = np.log(np.exp(x[allowed] if renormalize else x).sum())
         for token in allowed:
             ahead = matcher.copy()
             ahead.advance(token)
@@ -276,19 +276,19 @@ def ranked(table: Any, weights: np.ndarray, longest: int, renormalise: bool) -> 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize(("source", "renormalise"), [(PALINDROMES, False), (AMBIGUOUS, True)])
-def test_with_enough_beams_the_result_is_the_exact_ranking(name, source, renormalise):
+@pytest.mark.parametrize(("source", "renormalize"), [(PALINDROMES, False), (AMBIGUOUS, True)])
+def test_with_enough_beams_the_result_is_the_exact_ranking(name, source, renormalize):
     ops, into = backend(name)
     longest, beams = 3, 400  # as many as there are prefixes: some that go on would not be complete in time
     weights = np.random.default_rng(3).normal(size=(longest + 1, V, V)).astype(np.float32)
     model = into(weights)
-    dev = ops.put(grammar(source))
+    dev = ops.to_device(grammar(source))
     found = beam_search(
         lambda tokens, cache, t: (model[t, tokens], cache), None, dev, ops=ops, batch=1, beams=beams,
-        max_tokens=longest, renormalise=renormalise,
+        max_tokens=longest, renormalize=renormalize,
     )  # fmt: skip
     tokens, lengths, scores, valid, _ = (out(x)[0] for x in found)
-    expected = ranked(grammar(source), weights, longest, renormalise)
+    expected = ranked(grammar(source), weights, longest, renormalize)
     assert 5 < len(expected) < beams
     assert valid.sum() == len(expected)
     for i, (score, sequence) in enumerate(expected):
@@ -308,7 +308,7 @@ def test_samples_are_members_or_flagged_and_those_of_arrays_where_there_are_any(
 
     uniforms = into(np.random.default_rng(2).random((longest + 1, 32, 2)).astype(np.float32))
     options = {"ops": ops, "batch": 4, "samples": 8, "max_tokens": longest}
-    drawn = sample_sequences(step, None, ops.put(grammar(AMBIGUOUS)), uniforms, **options)
+    drawn = sample_sequences(step, None, ops.to_device(grammar(AMBIGUOUS)), uniforms, **options)
     valid, tokens = out(drawn.valid).reshape(-1), out(drawn.tokens).reshape(32, -1)
     for row, holds in zip(tokens, valid, strict=True):
         assert (row[0] != -1) == holds
@@ -316,8 +316,8 @@ def test_samples_are_members_or_flagged_and_those_of_arrays_where_there_are_any(
     assert 0 < valid.sum() < 32
     if name == "torch":
         regular = mw.compile_grammar(REGULAR, SMALL)
-        read = sample_sequences(step, None, ops.put(regular, on_demand=True), uniforms, **options)
-        arrays = sample_sequences(step, None, ops.put(regular), uniforms, **options)
+        read = sample_sequences(step, None, ops.to_device(regular, on_demand=True), uniforms, **options)
+        arrays = sample_sequences(step, None, ops.to_device(regular), uniforms, **options)
         for a, b in zip(read[:-1], arrays[:-1], strict=True):
             np.testing.assert_allclose(out(a), out(b), rtol=1e-5)
 
@@ -351,15 +351,15 @@ def test_the_other_decoders_take_it_as_it_is(name):
         rng = torch.Generator().manual_seed(0)
     found = [
         sample_unbiased(
-            lambda tokens, cache, t: (model[tokens], cache), None, ops.put(table), rng, ops=ops, batch=8,
+            lambda tokens, cache, t: (model[tokens], cache), None, ops.to_device(table), rng, ops=ops, batch=8,
             candidates=4, max_tokens=8,
         ),
         speculative_sample(
-            _Bigram(model), _Bigram(model + 0.1 * model**2), ops.put(table), rng, ops=ops, prompts=[[1]] * 8,
+            _Bigram(model), _Bigram(model + 0.1 * model**2), ops.to_device(table), rng, ops=ops, prompts=[[1]] * 8,
             max_tokens=8, branches=(2, 1),
         ),
         sample_jumping(
-            _Bigram(model), table, rng, ops=ops, prompts=[[1]] * 8, max_tokens=8, vocabulary=SMALL, budgets=False
+            _Bigram(model), table, rng, ops=ops, prompts=[[1]] * 8, max_tokens=8, vocabulary=SMALL, distances=False
         ),
     ]  # fmt: skip
     for drawn in found:
@@ -373,7 +373,7 @@ def test_speculation_writes_what_the_target_would_alone():
     """At temperature 0; drafts are followed, and left, on rows that are made on the way."""
     weights = np.random.default_rng(5).normal(size=(V, V)).astype(np.float32)
     weights[:, 0] += 1
-    dev = numpy_ops.put(grammar(AMBIGUOUS))
+    dev = numpy_ops.to_device(grammar(AMBIGUOUS))
     drafted = speculative_sample(
         _Bigram(weights), _Bigram(weights[::-1].copy()), dev, None, ops=numpy_ops, prompts=[[t] for t in range(1, 5)],
         max_tokens=8, branches=(2, 2), temperature=0.0,
@@ -398,7 +398,7 @@ def test_rows_and_masks_grow_and_numbers_stay(name, monkeypatch):
     for limit in ("_ROWS", "_LEAST", "_MOST"):
         monkeypatch.setattr(on_demand, limit, 2)
     ops, into = backend(name)
-    dev = ops.put(grammar(PALINDROMES))
+    dev = ops.to_device(grammar(PALINDROMES))
     before = dev.arrays.masks.shape[0]
     seen: list[tuple[Any, np.ndarray]] = []
     state, matchers = ops.start(dev, 4), [mw.Matcher(grammar(PALINDROMES)) for _ in range(4)]
@@ -418,7 +418,7 @@ def test_rows_and_masks_grow_and_numbers_stay(name, monkeypatch):
 @pytest.mark.parametrize("name", ALL)
 def test_what_is_not_kept_is_forgotten_and_its_room_used_again(name):
     ops, into = backend(name)
-    dev = ops.put(grammar(PALINDROMES))
+    dev = ops.to_device(grammar(PALINDROMES))
     kept = ops.advance(dev, ops.start(dev, 3), into(np.array([1, 2, 3])))
     masks = packed(ops.bitmask(dev, kept))
     left = ops.advance(dev, kept, into(np.array([1, 2, 0])))
@@ -434,7 +434,7 @@ def test_what_is_not_kept_is_forgotten_and_its_room_used_again(name):
     again = ops.advance(dev, kept, into(np.array([1, 2, 0])))
     assert dev.stored.rows == rows
     assert out(ops.accepting(dev, again)).tolist() == [False, False, True]
-    assert out(ops.start(dev, 1).node).tolist() == out(ops.start(ops.put(grammar(PALINDROMES)), 1).node).tolist()
+    assert out(ops.start(dev, 1).node).tolist() == out(ops.start(ops.to_device(grammar(PALINDROMES)), 1).node).tolist()
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -444,7 +444,7 @@ def test_numbers_that_are_used_again_stand_for_what_came_last(name):
     table, numbers = mw.compile_grammar(MANY, LETTERS), 0
     for seed in range(16):
         rng = random.Random(seed)
-        dev = ops.put(table, on_demand=True)
+        dev = ops.to_device(table, on_demand=True)
         state, matchers = ops.start(dev, 3), [mw.Matcher(table) for _ in range(3)]
         for step in range(12):
             masks = np.stack([m.mask() for m in matchers])
@@ -462,7 +462,7 @@ def test_numbers_that_are_used_again_stand_for_what_came_last(name):
 
 
 def test_rows_have_a_bound_as_masks_have():
-    dev = numpy_ops.put(grammar(PALINDROMES))
+    dev = numpy_ops.to_device(grammar(PALINDROMES))
     dev.rows.most_bytes = dev.rows._bytes(20, 10)
     state = numpy_ops.start(dev, 1)
 
@@ -490,7 +490,7 @@ def test_rows_have_a_bound_as_masks_have():
 def test_it_is_time_to_forget_again_once_twice_as_much_is_there(monkeypatch):
     """Where much has to stay, it is not asked for at every step."""
     monkeypatch.setattr(on_demand, "_ROWS", 4)
-    dev = numpy_ops.put(grammar(PALINDROMES))
+    dev = numpy_ops.to_device(grammar(PALINDROMES))
     states, asked = [numpy_ops.start(dev, 1)], 0
     for i in range(200):
         states.append(numpy_ops.advance(dev, states[-1], np.array([1 + i % 2])))
@@ -505,7 +505,7 @@ def test_it_is_time_to_forget_again_once_twice_as_much_is_there(monkeypatch):
 def test_a_budget_that_runs_out_says_so_and_leaves_what_is_there(name, monkeypatch):
     monkeypatch.setattr(on_demand, "_ROW_BYTES", 0)
     ops, into = backend(name)
-    dev = ops.put(grammar(PALINDROMES))
+    dev = ops.to_device(grammar(PALINDROMES))
     dev.rows.most_bytes = 3 * 4 * -(-V // 32)
     start = ops.start(dev, 2)
 
@@ -525,14 +525,14 @@ def test_a_budget_that_runs_out_says_so_and_leaves_what_is_there(name, monkeypat
     assert (packed(ops.bitmask(dev, ops.advance(dev, start, into(np.array([1, 1])))))[0] == matcher.mask()).all()
 
     small = mw.compile_grammar(PALINDROMES, SMALL, budget=Budget(states=200))  # the reader's own
-    dev = ops.put(small)
+    dev = ops.to_device(small)
     with pytest.raises(mw.errors.BudgetError, match="states"):
         walk(dev, ([1 + i % 2, 1] for i in range(300)))
     assert out(ops.accepting(dev, ops.start(dev, 1))).tolist() == [False]
 
 
 def test_an_interrupted_write_leaves_no_row_without_a_mask(monkeypatch):
-    dev = numpy_ops.put(grammar(PALINDROMES))
+    dev = numpy_ops.to_device(grammar(PALINDROMES))
     start = numpy_ops.start(dev, 1)
 
     def fails(*args: Any) -> Any:
@@ -556,7 +556,7 @@ def test_what_only_reads_is_right_under_jit_and_the_rest_is_refused(monkeypatch)
     ops, into = backend("jax")
     monkeypatch.setattr(on_demand, "_LEAST", 2)
     monkeypatch.setattr(on_demand, "_MOST", 2)
-    dev = ops.put(grammar(PALINDROMES))
+    dev = ops.to_device(grammar(PALINDROMES))
     mask = jax.jit(lambda dev, x, state: ops.mask_logits(dev, x, state))
     state, x = ops.start(dev, 2), into(np.zeros((2, V), np.float32))
     for column in ([1, 2], [1, 2], [2, 1], [2, 3]):  # beyond what there was room for when it was compiled
@@ -586,7 +586,7 @@ def test_what_only_reads_compiles_whole_in_torch_and_the_rest_is_refused(monkeyp
     ops, into = backend("torch")
     monkeypatch.setattr(on_demand, "_LEAST", 2)
     monkeypatch.setattr(on_demand, "_MOST", 2)
-    dev = ops.put(grammar(PALINDROMES))
+    dev = ops.to_device(grammar(PALINDROMES))
     state, x = ops.start(dev, 2), torch.zeros(2, V)
     mask = torch.compile(lambda x, state: ops.mask_logits(dev, x, state), fullgraph=True, backend="eager")
     for column in ([1, 2], [1, 2], [2, 1], [2, 3]):
@@ -609,7 +609,7 @@ def test_torch_tensors_of_all_modes_go_in():
     torch = pytest.importorskip("torch")
     ops, _ = backend("torch")
     with torch.inference_mode():
-        dev = ops.put(grammar(PALINDROMES))
+        dev = ops.to_device(grammar(PALINDROMES))
         state = ops.advance(dev, ops.start(dev, 2), torch.tensor([1, 2]))
     state = ops.advance(dev, State(state.node.clone()), torch.tensor([2, 1], dtype=torch.int16))
     x = torch.randn(2, V, requires_grad=True)
@@ -628,16 +628,20 @@ def test_torch_tensors_of_all_modes_go_in():
 def test_what_cannot_be_known_is_refused_by_name(name):
     ops, into = backend(name)
     table = grammar(AMBIGUOUS)
-    dev = ops.put(table)
+    dev = ops.to_device(table)
     state, x = ops.start(dev, 2), into(np.zeros((2, V), np.float32))
     two = into(np.array([5, 5]))
     unending = mw.Vocabulary.from_bytes(TOKENS)
-    no_eos = ops.put(mw.compile_grammar(AMBIGUOUS, unending))
+    no_eos = ops.to_device(mw.compile_grammar(AMBIGUOUS, unending))
     vocab = mw.Vocabulary.from_bytes(TOKENS, eos=0)
     refused = [
-        (lambda: ops.put(table, budgets=True), mw.errors.ConstraintError, "put it without budgets"),
-        (lambda: ops.put(table, on_demand="yes"), TypeError, "on_demand must be"),
-        (lambda: ops.put(mw.sort_sids(np.array([[1, 2]]), 9), on_demand=True), TypeError, "not for a SortedMatrix"),
+        (lambda: ops.to_device(table, distances=True), mw.errors.ConstraintError, "put it without budgets"),
+        (lambda: ops.to_device(table, on_demand="yes"), TypeError, "on_demand must be"),
+        (
+            lambda: ops.to_device(mw.sort_sids(np.array([[1, 2]]), 9), on_demand=True),
+            TypeError,
+            "not for a SortedMatrix",
+        ),
         (lambda: ops.mask_logits(dev, x, state, two), ValueError, "remaining is for tables"),
         (lambda: ops.bitmask(dev, state, two), ValueError, "remaining is for tables"),
         (lambda: ops.allowed_tokens(dev, state, 2, two), ValueError, "remaining is for tables"),
@@ -650,7 +654,7 @@ def test_what_cannot_be_known_is_refused_by_name(name):
         (
             lambda: sample_jumping(_Bigram(x), table, None, ops=ops, prompts=[[1]], max_tokens=4),
             mw.errors.ConstraintError,
-            "pass budgets=False",
+            "pass distances=False",
         ),
         (lambda: mw.Arena(vocab).add(table), mw.errors.ArenaError, r"no finite table.*ops\.put\(table\)"),
         (lambda: mw.Arena(vocab).fits(table), mw.errors.ArenaError, "no finite table"),
@@ -671,7 +675,7 @@ def test_what_cannot_be_known_is_refused_by_name(name):
 @pytest.mark.parametrize("name", FAST)
 def test_a_step_reads_the_host_once_and_writes_what_is_new_at_once(name, monkeypatch):
     ops, into = backend(name)
-    dev = ops.put(grammar(PALINDROMES))
+    dev = ops.to_device(grammar(PALINDROMES))
     state = ops.start(dev, 4)
     counts = {"to_host": 0, "put_rows": 0}
     for what in counts:
@@ -724,7 +728,7 @@ def test_transformers_writes_members_or_what_is_cut_off(mode):
     tables = [table, mw.compile_grammar(REGULAR, SMALL)]
     ways: list[dict[str, Any]] = [
         {"logits_processor": [ConstraintLogitsProcessor(tables)]},
-        {"custom_generate": constrained_generate, "tables": tables, "budgets": False},
+        {"custom_generate": constrained_generate, "tables": tables, "distances": False},
     ]
     whole = 0
     for way in ways:
@@ -737,7 +741,7 @@ def test_transformers_writes_members_or_what_is_cut_off(mode):
             whole += matcher.is_accepting
             assert matcher.is_accepting or (i < each and "tables" in way) or "logits_processor" in way
     assert whole
-    with pytest.raises(mw.errors.ConstraintError, match="budgets=False"):
+    with pytest.raises(mw.errors.ConstraintError, match="distances=False"):
         llama().generate(ids, max_new_tokens=5, custom_generate=constrained_generate, tables=table, **MODES[mode])
     with pytest.raises(mw.errors.ConstraintError, match="leave max_tokens out"):
         ConstraintLogitsProcessor(table, max_tokens=9)
@@ -772,7 +776,7 @@ def test_generation_forgets_what_it_cannot_come_back_to(how, mode, most, monkeyp
     for room in (1 << 30, on_demand._ROW_BYTES * most):
         monkeypatch.setattr(on_demand, "MOST_BYTES", room)
         processor = ConstraintLogitsProcessor(table)
-        way: dict[str, Any] = {"custom_generate": constrained_generate, "tables": table, "budgets": False}
+        way: dict[str, Any] = {"custom_generate": constrained_generate, "tables": table, "distances": False}
         if how == "processor":
             way = {"logits_processor": [processor]}
         way |= {"assistant_model": llama()} if mode == "assisted" else MODES[mode]
@@ -866,7 +870,7 @@ def test_what_jax_compiled_keeps_no_table_alive():
     read = jax.jit(lambda dev, state, x: ops.mask_logits(dev, x, state))
     kept = []
     for compiled in (False, True):
-        dev = ops.put(mw.compile_grammar(PALINDROMES, SMALL))
+        dev = ops.to_device(mw.compile_grammar(PALINDROMES, SMALL))
         state, x = ops.start(dev, 2), array(np.zeros((2, V), np.float32))
         if compiled:
             read(dev, state, x)
@@ -897,7 +901,7 @@ def test_a_table_that_was_completed_after_all_has_arrays():
 def test_threads_share_rows():
     """Each goes its own ways among rows that the others add at the same time."""
     table, wrong = grammar(PALINDROMES), []
-    dev = numpy_ops.put(table)
+    dev = numpy_ops.to_device(table)
 
     def walk(seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -931,7 +935,7 @@ def test_what_has_to_stay_is_not_asked_about_again(what, monkeypatch):
         monkeypatch.setattr(on_demand, "_LEAST", 2)
         monkeypatch.setattr(on_demand, "_MOST", 2)
     table = mw.compile_grammar(MANY, LETTERS)
-    dev = numpy_ops.put(table, on_demand=True)
+    dev = numpy_ops.to_device(table, on_demand=True)
     states, matchers = [numpy_ops.start(dev, 1)], [mw.Matcher(table)]
     for i in range(40):
         for token in range(1, LETTERS.size):

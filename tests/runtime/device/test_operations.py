@@ -102,7 +102,7 @@ def test_masks_states_and_masses_of_small_tables_agree_with_numpy(name, rows, vo
 
 def agree(name: str, table: mw.TransitionTable, special: bool) -> None:
     ops, into = backend(name)
-    dev = ops.put(table)
+    dev = ops.to_device(table)
     nodes = every_node(table)
     state, expected = State(into(nodes)), State(nodes)
     logits = logits_for(nodes, table.vocab_size, 1, special)
@@ -139,7 +139,7 @@ def agree(name: str, table: mw.TransitionTable, special: bool) -> None:
 def test_candidates_agree_with_numpy(name, case, special, width):
     table, _, _ = case
     ops, into = backend(name)
-    dev = ops.put(table)
+    dev = ops.to_device(table)
     nodes = every_node(table)
     logits = logits_for(nodes, table.vocab_size, 2, special)
     candidates = compiled(name, lambda logits, state: ops.candidates(dev, logits, state, width))
@@ -152,11 +152,11 @@ def test_candidates_agree_with_numpy(name, case, special, width):
 
 @pytest.mark.parametrize("name", marked(FAST, slow=["jax"]))
 @few
-@given(case=tables(), width=st.integers(1, 5), renormalise=st.booleans(), special=st.booleans())
-def test_candidates_and_select_at_each_level_agree_with_numpy(name, case, width, renormalise, special):
+@given(case=tables(), width=st.integers(1, 5), renormalize=st.booleans(), special=st.booleans())
+def test_candidates_and_select_at_each_level_agree_with_numpy(name, case, width, renormalize, special):
     table, _, eos = case
     ops, into = backend(name)
-    dev = ops.put(table)
+    dev = ops.to_device(table)
     state, expected = ops.start(dev, 2), numpy_ops.start(table, 2)
     scores = np.zeros((2, 1), np.float32)
     for level in range(table.max_length + 1):
@@ -168,11 +168,11 @@ def test_candidates_and_select_at_each_level_agree_with_numpy(name, case, width,
         np.testing.assert_array_equal(out(best.states.node), wanted.states.node)
         if eos is not None:
             np.testing.assert_allclose(
-                out(ops.end_scores(dev, into(logits), state, renormalise)),
-                numpy_ops.end_scores(table, logits, expected, renormalise), rtol=1e-4, atol=1e-5,
+                out(ops.end_scores(dev, into(logits), state, renormalize)),
+                numpy_ops.end_scores(table, logits, expected, renormalize), rtol=1e-4, atol=1e-5,
             )  # fmt: skip
-        picked = ops.select(dev, into(logits), state, into(scores), 3, level, renormalise)
-        wanted = numpy_ops.select(table, logits, expected, scores, 3, level, renormalise)
+        picked = ops.select(dev, into(logits), state, into(scores), 3, level, renormalize)
+        wanted = numpy_ops.select(table, logits, expected, scores, 3, level, renormalize)
         np.testing.assert_allclose(out(picked.scores), wanted.scores, rtol=1e-4, atol=1e-4)
         np.testing.assert_array_equal(out(picked.tokens), wanted.tokens)
         np.testing.assert_array_equal(out(picked.state.node), wanted.state.node)
@@ -187,7 +187,7 @@ def test_candidates_and_select_at_each_level_agree_with_numpy(name, case, width,
 @pytest.mark.parametrize("name", ALL)
 def test_nothing_leaks_between_sequences(name):
     ops, into = backend(name)
-    dev = ops.put(mw.compile_sids([[1, 2], [3, 4]], 6))
+    dev = ops.to_device(mw.compile_sids([[1, 2], [3, 4]], 6))
     advance = compiled(name, lambda state, tokens: ops.advance(dev, state, tokens))
     mask = compiled(name, lambda state: ops.mask_logits(dev, into(np.ones((2, 6), np.float32)), state))
     state = advance(ops.start(dev, 2), into(np.array([1, 3])))
@@ -207,7 +207,7 @@ def test_large_tables_with_masks_and_tails_agree_with_numpy(name):
     table = mw.compile_sids(rows, 300)
     assert table.levels[1].dense
     assert table.levels[1].tails
-    dev = ops.put(table)
+    dev = ops.to_device(table)
     nodes = np.unique(
         np.concatenate([rng.integers(0, table.num_states, 300), table.walk(rows[:30, :1]), [0, 1, table.dead]])
     )
@@ -227,9 +227,9 @@ def test_large_tables_with_masks_and_tails_agree_with_numpy(name):
     logits[7, 305] = np.nan  # not allowed: it spoils the full softmax, but not that of the allowed tokens
     logits[40, 308] = np.inf
     logits[41, int(table.edges.token[table.rows.edge_start[depth_one[41]]])] = np.inf  # allowed
-    for renormalise in (False, True):
-        picked = ops.select(dev, into(logits), State(into(depth_one)), into(scores), 50, 1, renormalise)
-        wanted = numpy_ops.select(table, logits, State(depth_one), scores, 50, 1, renormalise)
+    for renormalize in (False, True):
+        picked = ops.select(dev, into(logits), State(into(depth_one)), into(scores), 50, 1, renormalize)
+        wanted = numpy_ops.select(table, logits, State(depth_one), scores, 50, 1, renormalize)
         np.testing.assert_allclose(out(picked.scores), wanted.scores, rtol=1e-5)
         np.testing.assert_array_equal(out(picked.tokens), wanted.tokens)
         np.testing.assert_array_equal(out(picked.parents), wanted.parents)
@@ -244,7 +244,7 @@ def test_contains_agrees_with_the_table(name):
     rows = rng.integers(0, 12, (300, 3))
     table = mw.compile_sids(rows, 12)
     asked = np.concatenate([rows[:50], rng.integers(0, 12, (300, 3))])
-    dev = ops.put(table)
+    dev = ops.to_device(table)
     assert (out(compiled(name, lambda rows: ops.contains(dev, rows))(into(asked))) == table.contains(asked)).all()
     assert table.contains(asked).tolist() == [tuple(a) in set(map(tuple, rows.tolist())) for a in asked.tolist()]
 
@@ -269,13 +269,13 @@ def test_tokens_of_any_integer_type_mean_the_same(name, dtype):
         tokens = jnp.asarray(asked, "int32" if dtype == "int64" else dtype)
     else:
         tokens = asked.astype(dtype)
-    assert out(ops.contains(ops.put(table), tokens)).tolist() == [True, False, True, True, False]
+    assert out(ops.contains(ops.to_device(table), tokens)).tolist() == [True, False, True, True, False]
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_inputs_of_the_wrong_kind_are_refused(name):
     ops, into = backend(name)
-    dev = ops.put(mw.compile_sids([[0, 5]], 6))
+    dev = ops.to_device(mw.compile_sids([[0, 5]], 6))
     state = ops.start(dev, 2)
     with pytest.raises(TypeError, match=r"tokens must be integers, not .*float"):
         ops.advance(dev, state, into(np.array([1.7, 0.0], np.float32)))
@@ -286,7 +286,7 @@ def test_inputs_of_the_wrong_kind_are_refused(name):
     with pytest.raises(ValueError, match=r"sids must have shape \(N, L\), not \(3,\)"):
         ops.contains(dev, into(np.zeros(3, np.int64)))
     if name != "numpy":
-        with pytest.raises(TypeError, match="a table from put is needed, not a TransitionTable"):
+        with pytest.raises(TypeError, match="a constraint from to_device is needed, not a TransitionTable"):
             ops.start(mw.compile_sids([[0, 5]], 6), 2)
 
 
@@ -295,7 +295,7 @@ def test_inputs_of_the_wrong_kind_are_refused(name):
 def test_padding_columns_of_the_logits_are_never_allowed(name):
     ops, into = backend(name)
     table = mw.compile_sids([[0, 1], [2, 0]], 3)
-    dev = ops.put(table)
+    dev = ops.to_device(table)
     masked = out(ops.mask_logits(dev, into(np.zeros((1, 8), np.float32)), ops.start(dev, 1)))
     assert np.flatnonzero(masked[0] > -np.inf).tolist() == [0, 2]
     picked = ops.select(
@@ -308,7 +308,7 @@ def test_padding_columns_of_the_logits_are_never_allowed(name):
 @pytest.mark.parametrize("name", ALL)
 def test_logits_that_do_not_fit_are_refused(name):
     ops, into = backend(name)
-    dev = ops.put(mw.compile_sids([[0, 5]], 6))
+    dev = ops.to_device(mw.compile_sids([[0, 5]], 6))
     with pytest.raises(mw.errors.VocabularyMismatchError, match="logits have 5 columns, the table's vocabulary has 6"):
         ops.mask_logits(dev, into(np.zeros((1, 5), np.float32)), ops.start(dev, 1))
     with pytest.raises(mw.errors.VocabularyMismatchError, match=r"logits must have shape \(B, V\)"):
@@ -325,7 +325,7 @@ def test_masks_keep_the_type_and_every_bit_of_what_is_allowed(name, dtype):
     table = mw.compile_sids(np.random.default_rng(0).integers(0, 70, (400, 2)), 70)
     nodes = every_node(table)
     logits = logits_for(nodes, 70, special=True)
-    dev = ops.put(table)
+    dev = ops.to_device(table)
     if name == "torch":
         import torch
 
@@ -346,7 +346,7 @@ def test_masks_keep_the_type_and_every_bit_of_what_is_allowed(name, dtype):
 def test_gradients_flow_through_what_is_allowed():
     torch = pytest.importorskip("torch")
     ops, _ = backend("torch")
-    dev = ops.put(mw.compile_sids([[0, 1], [2, 0]], 3))
+    dev = ops.to_device(mw.compile_sids([[0, 1], [2, 0]], 3))
     logits = torch.zeros(1, 3, requires_grad=True)
 
     def total(logits):
@@ -381,7 +381,7 @@ def test_torch_compiles_whole_and_agrees(eos, compiler):
     ops, _ = backend("torch")
     rows = np.random.default_rng(0).integers(1, 40, (800, 3))
     table = mw.compile_sids(rows, 40, eos=eos)
-    dev = ops.put(table)
+    dev = ops.to_device(table)
     step = walk_step(ops, dev)
     compiled = torch.compile(step, fullgraph=True, dynamic=False, backend=compiler)
     state = ops.start(dev, 4)
@@ -403,18 +403,18 @@ def test_no_torch_operation_needs_a_value_on_the_host():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     ops, _ = backend("torch")
-    dev = ops.put(mw.compile_sids(np.random.default_rng(0).integers(1, 40, (800, 3)), 40, eos=0))
+    dev = ops.to_device(mw.compile_sids(np.random.default_rng(0).integers(1, 40, (800, 3)), 40, eos=0))
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         logits = mode.from_tensor(torch.zeros(6, 40))
         state = State(mode.from_tensor(torch.zeros(6, dtype=torch.int64)))
         walk_step(ops, dev)(logits, state, state.node)
         for level in range(4):
             ops.candidates(dev, logits, state, 3, level=level)
-            for renormalise in (False, True):
+            for renormalize in (False, True):
                 scores = mode.from_tensor(torch.zeros(2, 3))
-                picked = ops.select(dev, logits, state, scores, 3, level, renormalise)
+                picked = ops.select(dev, logits, state, scores, 3, level, renormalize)
                 assert picked.scores.shape == (2, 3)
-                ops.end_scores(dev, logits, state, renormalise)
+                ops.end_scores(dev, logits, state, renormalize)
 
 
 @pytest.mark.long
@@ -425,7 +425,7 @@ def test_jax_jits_scans_and_maps_and_agrees():
     ops, _ = backend("jax")
     rows = np.random.default_rng(0).integers(0, 40, (800, 3))
     table = mw.compile_sids(rows, 40)
-    dev = ops.put(table)
+    dev = ops.to_device(table)
     logits = jnp.asarray(np.random.default_rng(1).normal(size=(3, 4, 40)), jnp.float32)
     tokens = jnp.asarray(rows[:4].T, jnp.int32)
 
@@ -467,7 +467,7 @@ def test_jax_tables_of_another_size_but_the_same_shape_do_not_retrace():
         return ops.mask_logits(dev, logits, state)
 
     for sids in ([[0, 1], [2, 0]], [[1, 0], [2, 2]]):
-        dev = ops.put(mw.compile_sids(sids, 3))
+        dev = ops.to_device(mw.compile_sids(sids, 3))
         mask(dev, jnp.zeros((1, 3)), ops.start(dev, 1))
     assert len(traces) == 1
 
@@ -487,9 +487,9 @@ def test_tables_with_indices_of_64_bits_work(name, monkeypatch):
             import jax
 
             with pytest.raises(mw.errors.TableError, match="jax_enable_x64"):
-                ops.put(table)
+                ops.to_device(table)
             stack.enter_context(jax.enable_x64(True))
-        dev = ops.put(table)
+        dev = ops.to_device(table)
         assert out(ops.contains(dev, into(rows[:20]))).all()
         state = State(into(nodes))
         masked = ops.mask_logits(dev, into(logits), state)
@@ -530,9 +530,9 @@ def test_put_takes_tables_only():
     for name in FAST:
         with pytest.raises(
             TypeError,
-            match=r"put takes a TransitionTable, a LazyTable, .*a Snapshot, a LiveFilter or an Arena, not list",
+            match=r"to_device takes a TransitionTable, a LazyTable, .*a Snapshot, a LiveFilter or an Arena, not list",
         ):
-            backend(name).ops.put([[1, 2]])
+            backend(name).ops.to_device([[1, 2]])
 
 
 @pytest.mark.slow
@@ -542,7 +542,7 @@ def test_put_takes_tables_only():
 def test_a_hundred_and_fifty_tables_agree_with_numpy(name, case, special, width):
     table, _, _ = case
     ops, into = backend(name)
-    dev = ops.put(table)
+    dev = ops.to_device(table)
     nodes = every_node(table)
     logits = logits_for(nodes, table.vocab_size, 3, special)
     np.testing.assert_array_equal(
@@ -595,7 +595,7 @@ def test_masks_of_two_threads_of_python_do_not_meet():
     vocab = mw.Vocabulary.from_bytes([b"", *(bytes([i]) for i in range(97, 123)), *[b"zz"] * 65_000], eos=0)
     work = []
     for pattern in ("a+", "[a-y]+", "z*", "b|c", ".{3}", "(zz){2}x"):
-        dev = torch_ops.put(mw.compile_regex(pattern, vocab))
+        dev = torch_ops.to_device(mw.compile_regex(pattern, vocab))
         state = torch_ops.start(dev, 12)
         work.append((dev, state, torch_ops.mask_logits(dev, torch.zeros(12, vocab.size), state)))
 
@@ -623,7 +623,7 @@ from tests.marks import marked
 warnings.simplefilter("ignore")
 torch.set_num_threads(2)
 vocab = mw.Vocabulary.from_bytes([b"", b"a", *[b"b"] * 100_000], eos=0)
-dev = torch_ops.put(mw.compile_regex("a", vocab))
+dev = torch_ops.to_device(mw.compile_regex("a", vocab))
 state, logits = torch_ops.start(dev, 16), torch.zeros(16, vocab.size)
 assert sys.platform != "linux" or memory._team() is not None
 torch_ops.mask_logits_(dev, logits, state)
@@ -646,4 +646,4 @@ def test_a_batch_that_is_no_number_of_rows_is_refused(batch):
     table = mw.compile_sids([[1, 2]], 4)
     for ops in (numpy_ops, torch_ops, jax_ops):
         with pytest.raises((TypeError, ValueError), match="batch must be"):
-            ops.start(ops.put(table), batch)
+            ops.start(ops.to_device(table), batch)

@@ -110,8 +110,8 @@ def tables(vocab):
 
 @pytest.mark.parametrize("budgets", [False, True])
 def test_what_is_written_is_what_the_host_has(device, vocab, tables, budgets):
-    arena = mw.Arena(vocab, SMALL, budgets=budgets)
-    torch_ops.put(arena, "cpu")
+    arena = mw.Arena(vocab, SMALL, distances=budgets)
+    torch_ops.to_device(arena, "cpu")
     handles = [arena.add(table) for table in tables]
     arena.drop(handles[0])
     mirror = arena._mirrors["torch", torch.device("cpu")]
@@ -121,13 +121,13 @@ def test_what_is_written_is_what_the_host_has(device, vocab, tables, budgets):
 
 def test_writes_are_in_order_with_all_streams_that_read(device, vocab, tables):
     arena = mw.Arena(vocab, SMALL)
-    torch_ops.put(arena, "cpu")
+    torch_ops.to_device(arena, "cpu")
     other, third = Stream(1), Stream(2)
     with Copies(device) as copies:
         first = arena.add(tables[0])
         device.do("read 0")
         with device.stream(other):
-            torch_ops.put(arena, "cpu")
+            torch_ops.to_device(arena, "cpu")
             device.do("read 1")  # as a graph's replay is
         assert device.work["read 0"] >= copies.made()
         assert device.work["read 1"] >= copies.made()
@@ -152,7 +152,7 @@ def test_writes_are_in_order_with_all_streams_that_read(device, vocab, tables):
 
 def test_a_stream_that_comes_later_waits_for_the_last_write(device, vocab, tables):
     arena = mw.Arena(vocab, SMALL)
-    torch_ops.put(arena, "cpu")
+    torch_ops.to_device(arena, "cpu")
     with Copies(device) as copies:
         arena.add(tables[0])
         with device.stream(Stream(1)):
@@ -164,7 +164,7 @@ def test_a_stream_that_comes_later_waits_for_the_last_write(device, vocab, table
 
 def test_buffers_wait_for_their_copies(device, vocab, tables):
     arena = mw.Arena(vocab, SMALL)
-    torch_ops.put(arena, "cpu")
+    torch_ops.to_device(arena, "cpu")
     used = []
     with Copies(device) as copies:
         for i, table in enumerate(tables[:5]):
@@ -182,15 +182,15 @@ def test_buffers_wait_for_their_copies(device, vocab, tables):
 
 def test_nothing_is_written_while_a_graph_is_captured(device, vocab, tables):
     arena = mw.Arena(vocab, SMALL)
-    torch_ops.put(arena, "cpu")
+    torch_ops.to_device(arena, "cpu")
     other = Stream(1)
     with device.stream(other):
-        torch_ops.put(arena, "cpu")
+        torch_ops.to_device(arena, "cpu")
     other.capturing = True
     with pytest.raises(RuntimeError, match="captured"):
         arena.add(tables[0])
     assert arena.stored.tables == 0
     other.capturing = False
     handle = arena.add(tables[0])
-    dev = torch_ops.at(torch_ops.put(arena, "cpu"), [handle])
+    dev = torch_ops.with_start_states(torch_ops.to_device(arena, "cpu"), [handle])
     assert bool(torch_ops.bitmask(dev, torch_ops.start(dev, 1)).any())

@@ -79,7 +79,7 @@ def test_ends_are_allowed_and_lead_where_one_end_does(kind, library):
     ops, into = library
     pair = whole(kind, 11)
     rng, size, one = np.random.default_rng(11), pair.one.vocab_size, pair.one
-    dev = ops.put(pair.several, budgets=True)
+    dev = ops.to_device(pair.several, distances=True)
     assert dev.ends == pair.ends
     assert dev.eos == pair.ends[0]
     tokens, states = walked(pair, rng, 2 if "jax" in ops.__name__ else 5)
@@ -113,7 +113,7 @@ def test_an_end_is_ranked_by_what_all_ends_hold(kind, library):
     ops, into = library
     pair = whole(kind, 12)
     rng, size, one = np.random.default_rng(12), pair.one.vocab_size, pair.one
-    dev = ops.put(pair.several)
+    dev = ops.to_device(pair.several)
     tokens, states = walked(pair, rng, 3)
     state = ops.start(dev, ROWS)
     for t in range(3):
@@ -130,16 +130,16 @@ def test_an_end_is_ranked_by_what_all_ends_hold(kind, library):
             rtol=1e-4,
             atol=1e-5,
         )
-        for renormalise in (False, True):
-            end = ops.end_scores(dev, into(logits), state, renormalise)
-            given = numpy_ops.end_scores(one, merged, states[t], renormalise)
+        for renormalize in (False, True):
+            end = ops.end_scores(dev, into(logits), state, renormalize)
+            given = numpy_ops.end_scores(one, merged, states[t], renormalize)
             np.testing.assert_allclose(out(end), given, rtol=1e-4, atol=1e-5)
             scores = rng.normal(size=(2, 3)).astype(np.float32)  # no ties
             level = t if one.is_trie else 0
             if one.is_trie and t:
                 continue  # rows are at other depths
-            picked = ops.select(dev, into(logits), state, into(scores), 3, level, renormalise)
-            expected = numpy_ops.select(one, merged, states[t], scores, 3, level, renormalise)
+            picked = ops.select(dev, into(logits), state, into(scores), 3, level, renormalize)
+            expected = numpy_ops.select(one, merged, states[t], scores, 3, level, renormalize)
             np.testing.assert_allclose(out(picked.scores), expected.scores, rtol=1e-4, atol=1e-5)
             assert np.array_equal(out(picked.tokens), expected.tokens)
         if t == 0:  # by the definition
@@ -159,7 +159,7 @@ def test_log_probs_count_each_end_as_itself(kind, library):
     tokens, _states = walked(pair, rng, 4)
     tokens = np.clip(tokens, 0, size - 1)
     logits = logits_of(rng, ROWS, 4, size)
-    got = out(ops.log_probs(ops.put(pair.several), into(logits), into(tokens), by_position=True))
+    got = out(ops.log_probs(ops.to_device(pair.several), into(logits), into(tokens), by_position=True))
     for row in range(ROWS):
         state, going = numpy_ops.start(pair.one, 1), True
         for t, token in enumerate(tokens[row]):
@@ -185,7 +185,7 @@ def test_each_end_is_drawn_as_often_as_the_model_says(kind, library):
     while not matcher.is_accepting:
         matcher.advance(int(np.flatnonzero(bits_of(matcher.mask()[None], size)[0])[0]))
     prefix = np.array(matcher.tokens, np.int64)
-    dev = ops.put(pair.several)
+    dev = ops.to_device(pair.several)
     state = ops.start(dev, n)
     for token in prefix:
         state = ops.advance(dev, state, into(np.full(n, token)))
@@ -216,8 +216,8 @@ def test_searches_and_draws_of_whole_sequences_end_by_any_end(kind, library):
     def step_of(rows: np.ndarray) -> Any:
         return lambda tokens, cache, t: (into(np.repeat(rows[t][None], tokens.shape[0], 0)), cache)
 
-    one = {"batch": 1, "beams": beams, "max_tokens": steps, "renormalise": kind == "nested"}
-    got = beam_search(step_of(logits), None, ops.put(pair.several), ops=ops, **one)
+    one = {"batch": 1, "beams": beams, "max_tokens": steps, "renormalize": kind == "nested"}
+    got = beam_search(step_of(logits), None, ops.to_device(pair.several), ops=ops, **one)
     wanted = beam_search(
         lambda tokens, cache, t: (np.repeat(merged[t][None], len(tokens), 0), cache),
         None,
@@ -229,7 +229,7 @@ def test_searches_and_draws_of_whole_sequences_end_by_any_end(kind, library):
     assert np.array_equal(out(got.valid), wanted.valid)
     assert wanted.valid.any()
     uniforms = into(rng.random((steps + 1, 32, 2)).astype(np.float32))
-    dev = ops.put(pair.several, budgets=True)
+    dev = ops.to_device(pair.several, distances=True)
     drawn = sample_sequences(step_of(logits), None, dev, uniforms, ops=ops, batch=1, samples=32, max_tokens=steps)
     assert out(drawn.valid).all()
     for tokens, length in zip(out(drawn.tokens)[0], out(drawn.lengths)[0], strict=True):
@@ -243,7 +243,7 @@ def test_tables_that_are_read_on_demand_have_all_ends(kind, library):
     pair = end_tokens.pair(kind, 16)
     spec = Pair(pair.several, pair.one.to_table(), None)
     rng, size = np.random.default_rng(16), pair.one.vocab_size
-    dev = ops.put(pair.several, on_demand=True)
+    dev = ops.to_device(pair.several, on_demand=True)
     tokens, states = walked(spec, rng, 4)
     state = ops.start(dev, ROWS)
     for t in range(4):
@@ -266,7 +266,7 @@ def test_tables_that_are_read_on_demand_have_all_ends(kind, library):
 def test_narrow_types_of_tokens_do_not_wrap(library):
     ops, into = library
     table = mw.compile_sequences([[5, 6]], vocab_size=400, eos=[300, 44 + 256, 0])
-    dev = ops.put(table)
+    dev = ops.to_device(table)
     state = ops.start(dev, 1)
     for token in (5, 6):
         state = ops.advance(dev, state, into(np.array([token], np.int8)))
@@ -280,7 +280,7 @@ def test_half_precision_logits_are_summed_in_32_bits():
     from maskwright.runtime import torch_ops
 
     table = mw.compile_sequences([[5]], vocab_size=8, eos=[0, 1])
-    dev = torch_ops.put(table)
+    dev = torch_ops.to_device(table)
     state = torch_ops.advance(dev, torch_ops.start(dev, 1), torch.tensor([5]))
     logits = torch.tensor([[20.0, 20, 1, 1, 1, 1, 1, 1]], dtype=torch.bfloat16)
     p = torch.log_softmax(logits.float(), -1)[0, :2].logsumexp(0)
@@ -295,7 +295,7 @@ def test_operations_are_compiled_with_all_ends():
     from maskwright.runtime import torch_ops
 
     pair = whole("nested", 17)
-    dev, size = torch_ops.put(pair.several, budgets=True), pair.one.vocab_size
+    dev, size = torch_ops.to_device(pair.several, distances=True), pair.one.vocab_size
 
     def steps(logits: Any, tokens: Any, state: Any) -> tuple[Any, ...]:
         masked, words = torch_ops.mask_logits(dev, logits, state), torch_ops.bitmask(dev, state)
@@ -319,7 +319,7 @@ def test_a_jitted_function_takes_a_table_with_all_ends():
     jax = pytest.importorskip("jax")
     from maskwright.runtime import jax_ops
 
-    dev = jax_ops.put(mw.compile_sequences([[5, 6], [5]], vocab_size=40, eos=[0, 33, 1]))
+    dev = jax_ops.to_device(mw.compile_sequences([[5, 6], [5]], vocab_size=40, eos=[0, 33, 1]))
 
     @jax.jit
     def step(dev: Any, logits: Any, tokens: Any, state: Any) -> tuple[Any, Any]:

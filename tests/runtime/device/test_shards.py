@@ -61,29 +61,29 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
     sids, size = ids(kind)
     matrix = mw.sort_sids(sids, size)
     sharded = ShardedMatrix(matrix, 8)
-    devs = [ops.put(matrix), ops.put(sharded, mesh=mesh, axis="shards")]
+    devs = [ops.to_device(matrix), ops.to_device(sharded, mesh=mesh, axis="shards")]
     others = []
     if kind != "spread":  # from files, which begin within a pair
         folder = Path(sys.argv[2]) / kind
         write_files(folder, matrix, [matrix.num_sequences * at // 9 for at in range(1, 9)])
         files = mw.Catalogue.open_shards(folder, 8)
-        others = [ops.put(files, mesh=mesh, axis="shards")]
+        others = [ops.to_device(files, mesh=mesh, axis="shards")]
     weights = jnp.asarray(np.random.default_rng(1).normal(size=(97, size)).round(1), jnp.float32)  # with many ties
 
     def step(tokens, cache, t):
         return weights[(tokens * 31 + t) % 97], cache
 
-    for renormalise in (False, True) if kind == "skewed" else (False,):
+    for renormalize in (False, True) if kind == "skewed" else (False,):
         found = [
             jax.jit(lambda dev: beam_search(step, None, dev, ops=ops, batch=2, beams=beams, max_tokens=matrix.length,
-                                            renormalise=renormalise))(dev)
+                                            renormalize=renormalize))(dev)
             for dev in [*devs, *others]
         ]
         one, all_of_them, *of_files = (jax.tree.map(np.asarray, each) for each in found)
         assert one.valid.any()
         for name in one._fields:
             a, b = getattr(one, name), getattr(all_of_them, name)
-            assert np.array_equal(a[one.valid], b[one.valid]) and a.shape == b.shape, (kind, renormalise, name)
+            assert np.array_equal(a[one.valid], b[one.valid]) and a.shape == b.shape, (kind, renormalize, name)
             assert all(np.array_equal(a[one.valid], getattr(each, name)[one.valid]) for each in of_files), name
         rows = matrix.find(all_of_them.tokens[one.valid])
         assert np.array_equal(rows, all_of_them.states[one.valid])
@@ -101,7 +101,7 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
         if others:
             filters.append([files.filter(keep) for keep in keeps])
         one, *several = (
-            jax.tree.map(np.asarray, search(ops.filtered(dev, each, of)))
+            jax.tree.map(np.asarray, search(ops.with_filters(dev, each, of)))
             for dev, each in zip([*devs, *others], filters, strict=True)
         )
         for name, other in itertools.product(one._fields, several):
@@ -115,13 +115,13 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
 sids = np.minimum(np.random.default_rng(0).zipf(1.3, (50_000, 4)) - 1, 2047)
 sids[:, 3] %= 8  # few enough to be summed
 matrix = mw.sort_sids(sids, 2048)
-dev = ops.put(ShardedMatrix(matrix, 8), mesh=mesh, axis="shards")
+dev = ops.to_device(ShardedMatrix(matrix, 8), mesh=mesh, axis="shards")
 B, M, V = 32, 512, 2048
 kind = jnp.int64 if wide else jnp.int32
 told = []
 for filtered, level in itertools.product((False, True), range(matrix.length)):
     if filtered and level == 0:
-        dev = ops.filtered(dev, [matrix.filter(keep) for keep in keeps_of(sids)], np.arange(B) % 3)
+        dev = ops.with_filters(dev, [matrix.filter(keep) for keep in keeps_of(sids)], np.arange(B) % 3)
     m = 1 if level == 0 else M
     shape = (8, B * m) if level > 2 else (B * m,)
     row, each = jax.ShapeDtypeStruct(shape, kind), jax.ShapeDtypeStruct((B * m,), kind)
@@ -154,27 +154,27 @@ mesh = init_device_mesh("cpu", (count,), mesh_dim_names=("shards",))
 for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
     sids, size = ids(kind)
     matrix = mw.sort_sids(sids, size)
-    devs = ops.put(matrix), ops.put(ShardedMatrix(matrix, count), mesh=mesh, axis="shards")
+    devs = ops.to_device(matrix), ops.to_device(ShardedMatrix(matrix, count), mesh=mesh, axis="shards")
     weights = torch.tensor(np.random.default_rng(1).normal(size=(97, size)), dtype=torch.float32)
     noise = torch.tensor(np.random.default_rng(2).normal(size=(5, 2 * beams, size)), dtype=torch.float32)
 
     def step(tokens, cache, t):  # no two beams have equal scores
         return weights[(tokens * 31 + t) % 97] + (noise[t] if t else noise[0, :1]), cache
 
-    for renormalise in (False, True):
+    for renormalize in (False, True):
         one, both = (
             beam_search(step, None, dev, ops=ops, batch=2, beams=beams, max_tokens=matrix.length,
-                        renormalise=renormalise)
+                        renormalize=renormalize)
             for dev in devs
         )
         assert one.valid.any()
         for a, b in zip(one, both):
-            assert torch.equal(a[one.valid], b[one.valid]) and a.shape == b.shape, (kind, renormalise)
+            assert torch.equal(a[one.valid], b[one.valid]) and a.shape == b.shape, (kind, renormalize)
     keeps, of = keeps_of(sids), [2, 0, 1]
     filters = [matrix.filter(keep) for keep in keeps]
     noise = torch.tensor(np.random.default_rng(3).normal(size=(5, 3 * beams, size)), dtype=torch.float32)
     one, both = (
-        beam_search(step, None, ops.filtered(dev, filters, of), ops=ops, batch=3, beams=beams,
+        beam_search(step, None, ops.with_filters(dev, filters, of), ops=ops, batch=3, beams=beams,
                     max_tokens=matrix.length)
         for dev in devs
     )
@@ -187,7 +187,7 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
             write_files(folder, matrix, [matrix.num_sequences * at // 7 for at in range(1, 7)])
         dist.barrier()
         files = mw.Catalogue.open_shards(folder, count)
-        dev = ops.put(files, mesh=mesh, axis="shards")
+        dev = ops.to_device(files, mesh=mesh, axis="shards")
         one, both = (
             beam_search(step, None, dev, ops=ops, batch=3, beams=beams, max_tokens=matrix.length)
             for dev in (devs[0], dev)
@@ -198,7 +198,7 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
         for of_matrix, of_files in ((filters, of_files), ([filters[0] & ~filters[1]], [of_files[0] & ~of_files[1]])):
             of = [2, 0, 1] if len(of_files) == 3 else [0, 0, 0]
             one, both = (
-                beam_search(step, None, ops.filtered(at, kept, of), ops=ops, batch=3, beams=beams,
+                beam_search(step, None, ops.with_filters(at, kept, of), ops=ops, batch=3, beams=beams,
                             max_tokens=matrix.length)
                 for at, kept in ((devs[0], of_matrix), (dev, of_files))
             )
@@ -206,20 +206,20 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
             for a, b in zip(one, both):
                 assert torch.equal(a[one.valid], b[one.valid]) and a.shape == b.shape
         again = mw.Catalogue.open_shards(folder, count)
-        unread = ops.put(again, mesh=mesh, axis="shards")
+        unread = ops.to_device(again, mesh=mesh, axis="shards")
         dist.barrier()
         if rank == 0:
             (folder / "shard-0.bin").unlink()
         dist.barrier()
-        for call in (lambda: ops.put(files, mesh=mesh, axis="shards"),
-                     lambda: ops.filtered(unread, [again.filter(keeps[0])])):
+        for call in (lambda: ops.to_device(files, mesh=mesh, axis="shards"),
+                     lambda: ops.with_filters(unread, [again.filter(keeps[0])])):
             try:
                 call()
             except mw.errors.TableFileError as error:  # in all processes, none of which waits for another
                 assert "shard-0.bin is missing" in str(error), error
             else:
                 raise AssertionError("a file that is missing was taken")
-        ops.filtered(dev, of_files)  # what was read once stays
+        ops.with_filters(dev, of_files)  # what was read once stays
 dist.destroy_process_group()
 """
 )
@@ -280,19 +280,19 @@ def test_wrong_calls_are_refused_by_name():
     sharded = ShardedMatrix(matrix, 2)
     for ops in (jax_ops, torch_ops):
         with pytest.raises(TypeError, match="pass mesh= and axis="):
-            ops.put(sharded)
+            ops.to_device(sharded)
         with pytest.raises(TypeError, match=r"mesh and axis are for .* or a Snapshot, not for a SortedMatrix"):
-            ops.put(matrix, mesh=mesh)
+            ops.to_device(matrix, mesh=mesh)
     with pytest.raises(ValueError, match=r"axis='shards' must be an axis of 2 devices, the mesh has {'shards': 1}"):
-        jax_ops.put(sharded, mesh=mesh, axis="shards")
-    given = {"device": "cpu", "budgets": True, "on_demand": True, "platform": "cpu"}
+        jax_ops.to_device(sharded, mesh=mesh, axis="shards")
+    given = {"device": "cpu", "distances": True, "on_demand": True, "platform": "cpu"}
     for ops in (jax_ops, torch_ops):
         for name, value in given.items():
             if name != "platform" or ops is jax_ops:
                 with pytest.raises(
                     TypeError, match=f"a ShardedMatrix on a mesh takes mesh= and axis= alone, not {name}="
                 ):
-                    ops.put(sharded, mesh=mesh, axis="shards", **{name: value})
+                    ops.to_device(sharded, mesh=mesh, axis="shards", **{name: value})
 
 
 @contextmanager
@@ -302,7 +302,7 @@ def on_one_device(library, tmp_path, sharded):
         jax = pytest.importorskip("jax")
         from maskwright.runtime import jax_ops
 
-        dev = jax_ops.put(sharded, mesh=jax.make_mesh((1,), ("shards",)), axis="shards")
+        dev = jax_ops.to_device(sharded, mesh=jax.make_mesh((1,), ("shards",)), axis="shards")
         yield jax_ops, dev, jax.numpy.asarray, jax.random.key(0)
         return
     torch = pytest.importorskip("torch")
@@ -313,7 +313,7 @@ def on_one_device(library, tmp_path, sharded):
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
     try:
         mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("shards",))
-        yield torch_ops, torch_ops.put(sharded, mesh=mesh, axis="shards"), torch.as_tensor, torch.Generator()
+        yield torch_ops, torch_ops.to_device(sharded, mesh=mesh, axis="shards"), torch.as_tensor, torch.Generator()
     finally:
         torch.distributed.destroy_process_group()
 
@@ -343,19 +343,19 @@ def test_filters_that_are_of_something_else_are_refused_by_name(library, tmp_pat
     keep, sharded = np.ones(50, bool), ShardedMatrix(matrix, 1)
     with on_one_device(library, tmp_path, sharded) as (ops, dev, array, _):
         with pytest.raises(TypeError, match=r"filters must be SidFilters, as filter\(\) makes them, not ndarray"):
-            ops.filtered(dev, [keep])
+            ops.with_filters(dev, [keep])
         with pytest.raises(ValueError, match="filters is empty"):
-            ops.filtered(dev, [])
+            ops.with_filters(dev, [])
         with pytest.raises(
             mw.errors.ConstraintError, match="a filter is of another matrix than the one on these devices"
         ):
-            ops.filtered(dev, [other.filter(keep)])
+            ops.with_filters(dev, [other.filter(keep)])
         kept = matrix.filter(keep)
         with pytest.raises(ValueError, match="of must be numbers of the 1 filters"):
-            ops.filtered(dev, [kept], of=[1])
+            ops.with_filters(dev, [kept], of=[1])
         x, scores = array(np.zeros((1, 9), np.float32)), array(np.zeros((1, 1), np.float32))
         with pytest.raises(ValueError, match="the state is of the matrix with other filters or none"):
-            ops.select(ops.filtered(dev, [kept]), x, ops.start(dev, 1), scores, 2, 0)
+            ops.select(ops.with_filters(dev, [kept]), x, ops.start(dev, 1), scores, 2, 0)
 
 
 @pytest.mark.parametrize("library", ["jax", "torch"])
@@ -366,15 +366,15 @@ def test_filters_that_are_not_of_these_files_are_refused_by_name(library, tmp_pa
     keep = np.ones(50, bool)
     with on_one_device(library, tmp_path, files) as (ops, dev, _, _):
         with pytest.raises(TypeError, match=r"must be FilesFilters, as filter\(\) makes them of ShardedFiles, not Si"):
-            ops.filtered(dev, [matrix.filter(keep)])
+            ops.with_filters(dev, [matrix.filter(keep)])
         with pytest.raises(mw.errors.ConstraintError, match="a filter is of other files than those on these devices"):
-            ops.filtered(dev, [other.filter(keep)])
+            ops.with_filters(dev, [other.filter(keep)])
         with pytest.raises(ValueError, match="filters is empty"):
-            ops.filtered(dev, [])
+            ops.with_filters(dev, [])
         with pytest.raises(ValueError, match="of must be numbers of the 1 filters"):
-            ops.filtered(dev, [files.filter(keep)], of=[1])
+            ops.with_filters(dev, [files.filter(keep)], of=[1])
         with pytest.raises(TypeError, match=r"filters must be SidFilters, as filter\(\) makes them, not FilesFilter"):
-            ops.filtered(ops.put(matrix), [files.filter(keep)])
+            ops.with_filters(ops.to_device(matrix), [files.filter(keep)])
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -388,7 +388,7 @@ def test_places_that_overflow_are_refused_by_name(wide):
 
     def reached(beams):
         mesh = jax.make_mesh((1,), ("shards",))
-        dev = jax_ops.put(ShardedMatrix(matrix, 1), mesh=mesh, axis="shards")
+        dev = jax_ops.to_device(ShardedMatrix(matrix, 1), mesh=mesh, axis="shards")
         row = jax.ShapeDtypeStruct((beams,), jax.numpy.arange(0).dtype)
         state = type(jax_ops.start(dev, 1))(row, row, row)
         logits, scores = (jax.ShapeDtypeStruct(shape, np.float32) for shape in ((beams, size), (1, beams)))

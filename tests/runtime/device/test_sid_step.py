@@ -71,12 +71,12 @@ def tables(seed: int) -> list[mw.TransitionTable]:
 def same_selection(
     table: mw.TransitionTable, logits: Any, node: np.ndarray, scores: np.ndarray, beams: int, level: int, alone: bool
 ) -> Any:
-    """Select in the kernel and in numpy, check that both are the same, and return numpy's. alone: renormalise."""
+    """Select in the kernel and in numpy, check that both are the same, and return numpy's. alone: renormalize."""
     import torch
 
     from maskwright.runtime import torch_ops
 
-    dev = torch_ops.put(table)
+    dev = torch_ops.to_device(table)
     there = State(torch.from_numpy(node))
     got = torch_ops.select(dev, logits, there, torch.from_numpy(scores), beams, level, alone)
     wanted = numpy_ops.select(table, logits.float().numpy(), State(node), scores, beams, level, alone)
@@ -175,10 +175,10 @@ def check_rows_without_a_distribution() -> None:
 
     stray = State(torch.tensor([-1, -(2**40), table.num_states, 2**40]))
     for beams, level in ((5, 1), (4, 4)):
-        picked = torch_ops.select(torch_ops.put(table), logits[4:8], stray, torch.zeros(1, 4), beams, level, True)
+        picked = torch_ops.select(torch_ops.to_device(table), logits[4:8], stray, torch.zeros(1, 4), beams, level, True)
         assert (picked.scores == -torch.inf).all()
         assert (picked.state.node == table.dead).all()
-    empty = torch_ops.select(torch_ops.put(table), logits[:0], State(stray.node[:0]), torch.zeros(0, 4), 4, 5)
+    empty = torch_ops.select(torch_ops.to_device(table), logits[:0], State(stray.node[:0]), torch.zeros(0, 4), 4, 5)
     assert empty.tokens.shape == (0, 4)
     assert len(calls) == 8, "nothing is launched for no rows"
 
@@ -198,8 +198,8 @@ def check_search() -> None:
 
         def search(ops: Any, given: Any, table=table, alone=alone, longest=longest) -> Any:
             return beam_search(
-                lambda tokens, cache, t: (given[t][tokens], cache), None, ops.put(table), ops=ops, batch=2, beams=4,
-                max_tokens=longest, renormalise=alone,
+                lambda tokens, cache, t: (given[t][tokens], cache), None, ops.to_device(table), ops=ops, batch=2,
+                beams=4, max_tokens=longest, renormalize=alone,
             )  # fmt: skip
 
         found, wanted = search(torch_ops, there), search(numpy_ops, model)

@@ -112,8 +112,8 @@ def test_each_row_is_allowed_what_leads_to_a_sequence_that_its_filter_keeps(name
         row = pool[rng.integers(len(pool))]
         prefixes.append(row[: rng.integers(0, len(row) + 1)])
     filters = [c.table.filter(keep) for keep in chosen]
-    placed = c.table if name == "numpy" else ops.put(c.table, budgets=True)
-    dev = ops.filtered(placed, filters, of)
+    placed = c.table if name == "numpy" else ops.to_device(c.table, distances=True)
+    dev = ops.with_filters(placed, filters, of)
     logits, width = logits_of(count, c.vocab, 2), max(c.table.widths)
     room = rng.integers(-1, 6, count)
 
@@ -169,8 +169,8 @@ def test_each_row_is_allowed_what_leads_to_a_sequence_that_its_filter_keeps(name
     ("name", "kind"),
     marked([(n, k) for n in ALL for k in CASES if n != "jax" or k in FEW], slow=[("jax", FEW[0])]),
 )
-@pytest.mark.parametrize("renormalise", [False, True])
-def test_a_step_of_beam_search_is_that_of_the_table_of_the_kept_sequences(name, kind, renormalise):
+@pytest.mark.parametrize("renormalize", [False, True])
+def test_a_step_of_beam_search_is_that_of_the_table_of_the_kept_sequences(name, kind, renormalize):
     c, (ops, into) = case(kind), backend(name)
     chosen = keeps(c, 3)[:3]
     beams, longest = 4, max(map(len, c.rows))
@@ -182,7 +182,7 @@ def test_a_step_of_beam_search_is_that_of_the_table_of_the_kept_sequences(name, 
 
         def search(dev: Any) -> Any:
             return beam_search(
-                step, None, dev, ops=ops, batch=batch, beams=beams, max_tokens=longest, renormalise=renormalise
+                step, None, dev, ops=ops, batch=batch, beams=beams, max_tokens=longest, renormalize=renormalize
             )
 
         if ops.__name__.endswith("jax_ops"):
@@ -192,7 +192,7 @@ def test_a_step_of_beam_search_is_that_of_the_table_of_the_kept_sequences(name, 
         return search(dev)
 
     filters = [c.table.filter(keep) for keep in chosen]
-    found = run(ops, ops.filtered(ops.put(c.table), filters), into, 3)
+    found = run(ops, ops.with_filters(ops.to_device(c.table), filters), into, 3)
     for b, keep in enumerate(chosen):
         rows = [list(row) for row, is_kept in zip(c.rows, keep, strict=True) if is_kept]
         ends: Any = list(c.table.ends) or None
@@ -214,7 +214,7 @@ def test_samples_are_kept_sequences_and_end_in_time(name, kind):
     c, (ops, into) = case(kind), backend(name)
     chosen = keeps(c, 7)[:3]
     filters = [c.table.filter(keep) for keep in chosen]
-    dev = ops.filtered(ops.put(c.table, budgets=True), filters)
+    dev = ops.with_filters(ops.to_device(c.table, distances=True), filters)
     weights, longest = logits_of(1, c.vocab, 4), max(map(len, c.rows))
 
     def step(tokens: Any, cache: Any, t: int) -> Any:
@@ -244,14 +244,14 @@ def test_a_row_whose_filter_keeps_nothing_holds_nothing_and_leaves_the_others_al
     c, (ops, into) = case("tails beside masks"), backend(name)
     nothing, everything = (c.table.filter(np.full(len(c.rows), keep)) for keep in (False, True))
     assert nothing.num_sequences == 0
-    dev = ops.filtered(ops.put(c.table), [nothing, everything])
+    dev = ops.with_filters(ops.to_device(c.table), [nothing, everything])
     weights = logits_of(1, c.vocab, 3)
 
     def step(tokens: Any, cache: Any, t: int) -> Any:
         return into(weights.repeat(len(tokens), 0)), cache
 
     found = beam_search(step, None, dev, ops=ops, batch=2, beams=3, max_tokens=4)
-    plain = beam_search(step, None, ops.put(c.table), ops=ops, batch=1, beams=3, max_tokens=4)
+    plain = beam_search(step, None, ops.to_device(c.table), ops=ops, batch=1, beams=3, max_tokens=4)
     assert not out(found.valid)[0].any()
     np.testing.assert_array_equal(out(found.tokens)[1], out(plain.tokens)[0])
     assert not out(ops.bitmask(dev, ops.start(dev, 2)))[0].any()
@@ -269,7 +269,7 @@ def test_log_probs_are_those_of_the_kept_sequences(name):
     table = mw.compile_sequences(rows, vocab_size=c.vocab, eos=0)
     tokens = np.array([[*row, *[0] * 5][:5] for row in [*rows[:3], c.rows[np.argmin(keep)]]])
     logits = logits_of(20, c.vocab).reshape(4, 5, -1)
-    dev = ops.filtered(ops.put(c.table), [c.table.filter(keep)])
+    dev = ops.with_filters(ops.to_device(c.table), [c.table.filter(keep)])
     found = out(ops.log_probs(dev, into(logits), into(tokens)))
     np.testing.assert_allclose(found, numpy_ops.log_probs(table, logits, tokens), rtol=1e-4, atol=1e-4)
 
@@ -285,11 +285,11 @@ def test_another_filter_compiles_nothing_again():
         traces.append(1)
         return jax_ops.mask_logits(dev, logits, jax_ops.start(dev, 2))
 
-    dev, logits = jax_ops.put(c.table), logits_of(2, c.vocab)
+    dev, logits = jax_ops.to_device(c.table), logits_of(2, c.vocab)
     kept = set()
     for seed in range(4):
         filters = [c.table.filter(np.random.default_rng(seed).random(len(c.rows)) < 0.02) for _ in "12"]
-        kept.add((np.asarray(masked(jax_ops.filtered(dev, filters), logits)) > -np.inf).tobytes())
+        kept.add((np.asarray(masked(jax_ops.with_filters(dev, filters), logits)) > -np.inf).tobytes())
     assert len(kept) > 1
     assert len(traces) == 1
 
@@ -299,7 +299,7 @@ def test_torch_compile_and_a_table_with_filters_agree_with_eager():
     from maskwright.runtime import torch_ops
 
     c = case("tails beside masks")
-    dev = torch_ops.filtered(torch_ops.put(c.table), [c.table.filter(keep) for keep in keeps(c, 1)[:2]])
+    dev = torch_ops.with_filters(torch_ops.to_device(c.table), [c.table.filter(keep) for keep in keeps(c, 1)[:2]])
     logits = torch.tensor(logits_of(2, c.vocab))
     step = torch.compile(torch_ops.select, backend="eager", fullgraph=True)
     state, scores = torch_ops.start(dev, 2), torch.zeros(2, 1)
@@ -373,22 +373,22 @@ def test_what_is_of_another_table_or_without_filters_is_refused():
         kept & foreign
     for name in ALL:
         ops, into = backend(name)
-        placed = ops.put(table)
-        dev = ops.filtered(placed, [kept])
+        placed = ops.to_device(table)
+        dev = ops.with_filters(placed, [kept])
         assert out(ops.contains(dev, into(np.array([[3, 1], [0, 2], [0, 1]])))).tolist() == [True, True, False]
         with pytest.raises(mw.errors.ConstraintError, match="of another table") as found:
-            ops.filtered(placed, [foreign])
+            ops.with_filters(placed, [foreign])
         assert found.value.argument == "filters"
         with pytest.raises(ValueError, match="begin with start"):
             ops.bitmask(dev, ops.start(placed, 1))
         with pytest.raises(ValueError, match="begin with start"):
             ops.bitmask(placed, ops.start(dev, 1))
-        assert bits_of(ops.bitmask(ops.put(kept), ops.start(ops.put(kept), 1)), 4) == [[3]]
-        again = ops.filtered(dev, [~kept])
+        assert bits_of(ops.bitmask(ops.to_device(kept), ops.start(ops.to_device(kept), 1)), 4) == [[3]]
+        again = ops.with_filters(dev, [~kept])
         assert bits_of(ops.bitmask(again, ops.start(again, 1)), 4) == [[0]]
-        text = ops.put(mw.compile_regex("a", mw.Vocabulary.from_bytes([b"", b"a"], eos=0)))
+        text = ops.to_device(mw.compile_regex("a", mw.Vocabulary.from_bytes([b"", b"a"], eos=0)))
         with pytest.raises(TypeError, match="of a table of sequences"):
-            ops.filtered(text, [kept])
+            ops.with_filters(text, [kept])
     with pytest.raises(TypeError, match="the table of a text has no items"):
         mw.compile_regex("a", mw.Vocabulary.from_bytes([b"", b"a"], eos=0)).filter([True])
     copied = pickle.loads(pickle.dumps(kept))

@@ -98,9 +98,9 @@ KINDS: dict[str, Any] = {
 def placed(ops: Any, made: Any) -> Any:
     if isinstance(made, SidFilter):
         is_placed = ops is numpy_ops and isinstance(made.table, mw.TransitionTable)
-        of = made.table if is_placed else ops.put(made.table)
-        return ops.filtered(of, [made], [0])
-    return None if made is None else ops.put(made)
+        of = made.table if is_placed else ops.to_device(made.table)
+        return ops.with_filters(of, [made], [0])
+    return None if made is None else ops.to_device(made)
 
 
 def size_of(made: Any, dev: Any) -> int:
@@ -190,7 +190,7 @@ def test_candidates_of_equal_scores_are_the_lowest_tokens(name, kind):
 @pytest.mark.parametrize("name", ALL)
 def test_five_beams_of_three_equal_tokens_are_in_their_order(name):
     ops, into = backend(name)
-    dev = ops.put(mw.compile_sids([[0], [1], [2]], 3))
+    dev = ops.to_device(mw.compile_sids([[0], [1], [2]], 3))
     found = ops.select(
         dev, into(np.zeros((1, 3), np.float32)), ops.start(dev, 1), into(np.zeros((1, 1), np.float32)), 5, 0
     )

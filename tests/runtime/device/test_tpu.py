@@ -67,17 +67,17 @@ def inputs(table: mw.TransitionTable, level: int, beams: int, special: bool = Fa
 
 
 def agree(
-    table: mw.TransitionTable, level: int, beams: int = BEAMS, special: bool = False, renormalise: bool = False
+    table: mw.TransitionTable, level: int, beams: int = BEAMS, special: bool = False, renormalize: bool = False
 ) -> None:
     """Compare a step of the kernels with numpy's."""
     nodes, logits, scores = inputs(table, level, beams, special)
-    want = numpy_ops.select(table, logits, State(nodes), scores, BEAMS, level, renormalise)
-    dev = jax_ops.put(table, platform="tpu")
+    want = numpy_ops.select(table, logits, State(nodes), scores, BEAMS, level, renormalize)
+    dev = jax_ops.to_device(table, platform="tpu")
     assert isinstance(dev, TpuTable)
     assert takes(dev, logits, level)
     with pltpu.force_tpu_interpret_mode():
         state = State(jnp.asarray(nodes, jnp.int32))
-        got = step(dev, jnp.asarray(logits), state, jnp.asarray(scores), BEAMS, level, renormalise)
+        got = step(dev, jnp.asarray(logits), state, jnp.asarray(scores), BEAMS, level, renormalize)
     same(got, want)
 
 
@@ -116,7 +116,7 @@ def test_masks_and_tails_at_one_depth_agree_with_numpy():
 
 @pytest.mark.parametrize("level", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_softmax_of_allowed_tokens_agrees_with_numpy(level):
-    agree(crowded(), level, special=True, renormalise=True)
+    agree(crowded(), level, special=True, renormalize=True)
 
 
 @pytest.mark.slow
@@ -140,13 +140,13 @@ def test_logits_of_16_bits_continue_each_beam_in_its_place():
     short = jnp.asarray(logits, jnp.bfloat16)
     want = numpy_ops.select(table, np.asarray(short.astype(jnp.float32)), State(nodes), scores, BEAMS, 4)
     with pltpu.force_tpu_interpret_mode():
-        dev, state = jax_ops.put(table, platform="tpu"), State(jnp.asarray(nodes, jnp.int32))
+        dev, state = jax_ops.to_device(table, platform="tpu"), State(jnp.asarray(nodes, jnp.int32))
         same(step(dev, short, state, jnp.asarray(scores), BEAMS, 4, False), want)
 
 
 def test_a_step_is_exported_for_a_tpu():
     table = branching()
-    dev = jax_ops.put(table, platform="tpu")
+    dev = jax_ops.to_device(table, platform="tpu")
     for level, shape in enumerate(table.levels):
         n = BATCH if level == 0 else BATCH * BEAMS
         args = (
@@ -165,7 +165,7 @@ def test_a_step_is_exported_for_a_tpu():
 
 def test_every_other_operation_reads_the_layout_for_tpus_too():
     table = crowded()
-    dev, plain = jax_ops.put(table, platform="tpu"), jax_ops.put(table)
+    dev, plain = jax_ops.to_device(table, platform="tpu"), jax_ops.to_device(table)
     assert not isinstance(plain, TpuTable)
     nodes = np.arange(table.num_states)
     state = State(jnp.asarray(nodes, jnp.int32))
@@ -181,7 +181,7 @@ def test_every_other_operation_reads_the_layout_for_tpus_too():
 def test_states_of_too_many_edges_take_the_operations_of_every_device():
     table = mw.compile_sids(np.stack([np.arange(600), np.arange(600)], axis=1), 20_000)
     assert not table.levels[0].dense
-    dev = jax_ops.put(table, platform="tpu")
+    dev = jax_ops.to_device(table, platform="tpu")
     logits = np.random.default_rng(4).normal(size=(1, 20_000)).astype(np.float32)
     assert not takes(dev, logits, 0)
     want = numpy_ops.select(table, logits, State(np.zeros(1, np.int64)), np.zeros((1, 1), np.float32), 5, 0)
@@ -190,14 +190,14 @@ def test_states_of_too_many_edges_take_the_operations_of_every_device():
 
 
 def test_a_kernel_is_not_replaced_where_there_is_no_tpu():
-    dev = jax_ops.put(branching(), platform="tpu")
+    dev = jax_ops.to_device(branching(), platform="tpu")
     with pytest.raises(ValueError, match="interpret"):
         step(dev, jnp.zeros((BATCH, 200)), State(jnp.zeros(BATCH, jnp.int32)), jnp.zeros((BATCH, 1)), BEAMS, 0, False)
 
 
 def test_a_platform_that_jax_does_not_have_is_refused():
     with pytest.raises(ValueError, match="platform must be one of"):
-        jax_ops.put(branching(), platform="abacus")
+        jax_ops.to_device(branching(), platform="abacus")
 
 
 def test_a_row_of_a_mask_counts_the_bits_before_each_word():

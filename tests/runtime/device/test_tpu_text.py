@@ -74,8 +74,8 @@ def into(state: Any) -> Any:
     return type(state)(*(jnp.asarray(part, jnp.int32) for part in state))
 
 
-def put(table: mw.TransitionTable, budgets: bool = False) -> TpuTextTable:
-    dev = jax_ops.put(table, budgets=budgets, on_demand=False, platform="tpu")
+def to_device(table: mw.TransitionTable, budgets: bool = False) -> TpuTextTable:
+    dev = jax_ops.to_device(table, distances=budgets, on_demand=False, platform="tpu")
     assert isinstance(dev, TpuTextTable)
     return dev
 
@@ -106,7 +106,7 @@ def same_masks(table: mw.TransitionTable, dev: TpuTextTable, state: Any, budgets
 def test_masks_of_json_agree_with_numpy(interpreted):
     """Sites of 248 symbols, tokens that leave several frames, little room, and classes that do not fit into it."""
     table = mw.compile_json_schema(TREE, vocabulary(WORDS), depth=3).to_table()
-    dev = put(table)
+    dev = to_device(table)
     assert dev.calls is not None
     assert dev.calls.symbols > LANES
     assert dev.calls.pops > 2
@@ -124,12 +124,12 @@ def agree_everywhere(seed: int, unlimited: bool) -> None:
     state = state_of(table, some_places(model, seed))
     rng = np.random.default_rng(seed)
     budgets = [rng.integers(-1, most, len(state.node)) for most in (3, 9, 2**31 - 1)]
-    same_masks(table, put(table, budgets=True), state, [*([None] if unlimited else []), *budgets])
+    same_masks(table, to_device(table, distances=True), state, [*([None] if unlimited else []), *budgets])
 
 
 def test_masks_of_a_table_with_all_that_tables_can_have_agree_with_numpy(interpreted):
     """Leaves, needs, sites below bases, exits of rows and of bases that leave several frames, classes, and budgets."""
-    dev = put(random_model(71).table(), budgets=True)
+    dev = to_device(random_model(71).table(), distances=True)
     assert dev.calls is not None
     assert has_distances(dev)
     assert dev.calls.pops > 3
@@ -152,7 +152,7 @@ def test_copies_are_waited_for_before_they_are_read():
     places = some_places(model, 176)[:8]
     state = state_of(table, places)
     with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams(dma_execution_mode="on_wait")):
-        same_masks(table, put(table, budgets=True), state, [None, np.arange(len(places))])
+        same_masks(table, to_device(table, distances=True), state, [None, np.arange(len(places))])
 
 
 def test_logits_masked_by_a_graph_agree_with_numpy(interpreted):
@@ -163,7 +163,7 @@ def test_logits_masked_by_a_graph_agree_with_numpy(interpreted):
     logits = np.random.default_rng(0).normal(size=(len(state.node), table.vocab_size + 3)).astype(np.float32)
     logits[0], logits[1, ::2], logits[2, ::3] = np.nan, np.inf, -np.inf
     masked = unoptimised(jax_ops.mask_logits)
-    got = masked(put(table, budgets=True), jnp.asarray(logits), into(state), jnp.asarray(left, jnp.int32))
+    got = masked(to_device(table, distances=True), jnp.asarray(logits), into(state), jnp.asarray(left, jnp.int32))
     np.testing.assert_array_equal(got, numpy_ops.mask_logits(table, logits, state, left))
 
 
@@ -196,7 +196,7 @@ def test_what_is_kept_has_a_derivative(interpreted):
 
 def test_masks_are_exported_for_a_tpu():
     table = mw.compile_json_schema(TREE, vocabulary(WORDS), depth=3).to_table()
-    dev = put(table, budgets=True)
+    dev = to_device(table, distances=True)
     state = into(numpy_ops.start(table, 5))
     logits = jnp.zeros((5, table.vocab_size), jnp.bfloat16)
     masked = jax.jit(lambda dev, logits, state, left: jax_ops.mask_logits(dev, logits, state, left))
@@ -207,7 +207,7 @@ def test_masks_are_exported_for_a_tpu():
 
 def test_every_other_operation_reads_the_same_arrays():
     table = random_model(71).table()
-    dev, plain = put(table, budgets=True), jax_ops.put(table, budgets=True, platform="cpu")
+    dev, plain = to_device(table, distances=True), jax_ops.to_device(table, distances=True, platform="cpu")
     assert type(plain) is DeviceTable
     for mine, theirs in ((dev, plain), (dev.calls, plain.calls)):
         for name in arrays_of(type(theirs)):
@@ -226,7 +226,7 @@ LIMITS = {
 def test_tables_beyond_a_limit_take_the_operations_of_every_device(limit, monkeypatch):
     table = random_model(71).table()
     monkeypatch.setattr(tpu_text_layout, limit, LIMITS[limit])
-    assert type(jax_ops.put(table, budgets=True, platform="tpu")) is DeviceTable
+    assert type(jax_ops.to_device(table, distances=True, platform="tpu")) is DeviceTable
 
 
 ENDS_APART = 1  # a model in which how soon a text can end depends on what is in it
@@ -235,7 +235,7 @@ ENDS_APART = 1  # a model in which how soon a text can end depends on what is in
 def test_budgets_with_ends_told_apart_take_the_operations_of_every_device():
     model = random_model(ENDS_APART)
     table = model.table()
-    dev, state = put(table, budgets=True), into(state_of(table, some_places(model, ENDS_APART)))
+    dev, state = to_device(table, distances=True), into(state_of(table, some_places(model, ENDS_APART)))
     assert not has_distances(dev)
     assert "text_masks" in str(jax.make_jaxpr(jax_ops.bitmask)(dev, state))
     assert "text_masks" not in str(jax.make_jaxpr(jax_ops.bitmask)(dev, state, state.node))

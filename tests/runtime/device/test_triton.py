@@ -304,7 +304,7 @@ def on_device(table: Any) -> Any:
     """Return a table as it is put on a GPU, where no operation runs on the host."""
     from maskwright.runtime import torch_ops
 
-    return dataclasses.replace(torch_ops.put(table, budgets=True), host=None)
+    return dataclasses.replace(torch_ops.to_device(table, distances=True), host=None)
 
 
 def check_rows(table: Any, state: Any, rng: np.random.Generator) -> None:
@@ -382,9 +382,11 @@ def check_arena() -> None:
 
     rng = np.random.default_rng(0)
     made = [nested_schemas.compiled(name) for name in ("good", "lists", "flat")]
-    arena = mw.Arena(nested_schemas.vocabulary(), SMALL, budgets=True)
+    arena = mw.Arena(nested_schemas.vocabulary(), SMALL, distances=True)
     handles = [arena.add(table) for table in made for _ in range(2)]
-    dev = dataclasses.replace(torch_ops.at(torch_ops.put(arena, budgets=True), handles), host=None)
+    dev = dataclasses.replace(
+        torch_ops.with_start_states(torch_ops.to_device(arena, distances=True), handles), host=None
+    )
     assert dev.distance.ndim == 2
     assert not dev.distance.is_contiguous()
     states = torch_ops.start(dev, len(handles))
@@ -419,10 +421,10 @@ def check_select() -> None:
         logits = rng.normal(size=(rows, table.vocab_size + 3)).astype(np.float32)
         logits[0, 1] = np.nan
         scores = rng.normal(size=(2, rows // 2)).astype(np.float32)
-        for renormalise in (False, True):
-            wanted = numpy_ops.select(table, logits, state, scores, 5, 0, renormalise)
+        for renormalize in (False, True):
+            wanted = numpy_ops.select(table, logits, state, scores, 5, 0, renormalize)
             with counted("text_masks") as launches:
-                got = torch_ops.select(on_device(table), *map(into, (logits, state, scores)), 5, 0, renormalise)
+                got = torch_ops.select(on_device(table), *map(into, (logits, state, scores)), 5, 0, renormalize)
             assert launches == ["_write_masks"]
             alive = wanted.scores > -np.inf
             assert alive.any()

@@ -136,7 +136,7 @@ def greedy(kind: str, of: mw.TransitionTable, prompt: list[int], most: int) -> l
 def test_speculation_writes_the_greedy_text_of_a_model_of_transformers(kind, branches, of):
     target, draft = TransformersReader(model(kind)), TransformersReader(model("llama", 1))
     texts = target.prompts(**prompts())
-    dev = torch_ops.put(table(of), budgets=True)
+    dev = torch_ops.to_device(table(of), distances=True)
     found = speculative_sample(
         target, draft, dev, None, ops=torch_ops, prompts=texts, max_tokens=16, branches=branches, temperature=0
     )
@@ -189,7 +189,7 @@ def test_drafts_beyond_the_last_position_do_no_harm_and_texts_beyond_it_are_refu
     at_most = {"n_positions": 12} if kind == "gpt2" else {"max_position_embeddings": 12}
     small = TransformersReader(made(name, {**options, **at_most}))
     of = mw.compile_regex("[a-f]{1,40}", vocabulary())
-    dev = torch_ops.put(of, budgets=True)
+    dev = torch_ops.to_device(of, distances=True)
     options = {"ops": torch_ops, "prompts": [[1, 2, 3, 4]] * 6, "branches": branches}
     for seed in range(3):
         draft = TransformersReader(made(name, {**KINDS[kind][1], **at_most}, seed + 1))

@@ -116,7 +116,7 @@ def test_step_and_teacher_forcing_give_what_the_equations_give_in_a_plain_loop(o
 
 def test_a_state_dict_brings_back_the_same_head_and_another_shape_is_refused():
     one, other = head_of(5, 3, seed=0), head_of(5, 3, seed=1)
-    prefill, dev = prefill_for(one, 2), torch_ops.put(mw.compile_sids(some_sids(5, 3, 30), 5))
+    prefill, dev = prefill_for(one, 2), torch_ops.to_device(mw.compile_sids(some_sids(5, 3, 30), 5))
     first = self_draft_search(one, prefill, dev, beams=4)
     assert not torch.equal(self_draft_search(other, prefill, dev, beams=4).scores, first.scores)
     other.load_state_dict(one.state_dict())
@@ -141,7 +141,7 @@ def test_with_enough_beams_both_verifications_rank_all_members_as_exhaustive_sea
     head = head_of(vocab, levels, seed, **options)
     prefill = prefill_for(head, 2, seed)
     hidden = prefill(head.placeholders)
-    dev = torch_ops.put(mw.compile_sids(sids, vocab))
+    dev = torch_ops.to_device(mw.compile_sids(sids, vocab))
     members = sorted(set(map(tuple, sids.tolist())))
     at_step = self_draft_search(head, prefill, dev, beams=count)
     at_end = self_draft_search(head, prefill, dev, beams=count, verify="end", drafts=max(count, vocab**levels))
@@ -160,7 +160,7 @@ def test_verified_at_the_end_the_free_drafts_that_are_members_stay_and_keep_thei
     sids = some_sids(vocab, levels, 60)
     members = set(map(tuple, sids.tolist()))
     head = head_of(vocab, levels)
-    prefill, dev = prefill_for(head, 4), torch_ops.put(mw.compile_sids(sids, vocab))
+    prefill, dev = prefill_for(head, 4), torch_ops.to_device(mw.compile_sids(sids, vocab))
     free = self_draft_search(head, prefill, None, beams=beams, verify="none")
     assert free.valid.all()
     found = self_draft_search(head, prefill, dev, beams=beams, verify="end")
@@ -182,7 +182,7 @@ def test_verified_at_the_end_the_free_drafts_that_are_members_stay_and_keep_thei
 def test_a_sorted_matrix_verifies_as_a_table_does(verify):
     sids = some_sids(6, 3, 60)
     head = head_of(6, 3)
-    devs = [torch_ops.put(valid) for valid in (mw.compile_sids(sids, 6), mw.sort_sids(sids, 6))]
+    devs = [torch_ops.to_device(valid) for valid in (mw.compile_sids(sids, 6), mw.sort_sids(sids, 6))]
     by_table, by_matrix = (self_draft_search(head, prefill_for(head, 4), dev, beams=12, verify=verify) for dev in devs)
     assert by_table.valid.any()
     for name in ("tokens", "lengths", "scores", "valid"):
@@ -192,7 +192,7 @@ def test_a_sorted_matrix_verifies_as_a_table_does(verify):
 @pytest.mark.parametrize("verify", ["step", "end", "none"])
 def test_max_tokens_means_the_same_however_drafts_are_verified(verify):
     """No sequence has more tokens; drafts that nothing verifies all have as many."""
-    head, dev = head_of(6, 3), torch_ops.put(mw.compile_sids(some_sids(6, 2, 20), 6))
+    head, dev = head_of(6, 3), torch_ops.to_device(mw.compile_sids(some_sids(6, 2, 20), 6))
     prefill = prefill_for(head, 2)
 
     def search(**options: Any) -> Any:
@@ -228,7 +228,7 @@ def test_ragged_sets_are_drafted_exactly_when_verified_at_every_step_and_refused
     rows = {tuple(random.integers(1, 5, random.integers(1, 4)).tolist()) for _ in range(12)} | {(1,), (1, 2), (3, 3, 3)}
     table = mw.compile_sequences(sorted(rows), vocab_size=5, eos=eos)
     head = head_of(5, 3 + with_eos, seed)
-    prefill, dev = prefill_for(head, 2, seed), torch_ops.put(table)
+    prefill, dev = prefill_for(head, 2, seed), torch_ops.to_device(table)
     found = self_draft_search(head, prefill, dev, beams=len(rows) + 2)
     hidden = prefill(head.placeholders)
     for row in range(2):
@@ -246,13 +246,13 @@ def test_ragged_sets_are_drafted_exactly_when_verified_at_every_step_and_refused
 def test_sequences_that_are_too_long_for_the_head_with_their_eos_are_left_out():
     table = mw.compile_sequences([(1,), (2, 3), (2, 3, 1), (4, 1, 2, 3)], vocab_size=5, eos=0)
     head = head_of(5, 3)
-    found = self_draft_search(head, prefill_for(head, 1), torch_ops.put(table), beams=4)
+    found = self_draft_search(head, prefill_for(head, 1), torch_ops.to_device(table), beams=4)
     assert sorted(map(tuple, found.tokens[0][found.valid[0]].tolist())) == [(1, -1), (2, 3)]
 
 
 def test_a_search_asks_for_one_prefill_and_hands_over_the_placeholders():
     head = head_of(5, 3)
-    dev = torch_ops.put(mw.compile_sids(some_sids(5, 3, 30), 5))
+    dev = torch_ops.to_device(mw.compile_sids(some_sids(5, 3, 30), 5))
     inner, calls = prefill_for(head, 2), []
 
     def prefill(placeholders: Any) -> Any:
@@ -290,7 +290,7 @@ def test_a_head_may_share_the_last_levels_of_a_model_s_embedding_and_a_smaller_o
     head = head_of(5, 3, embedding=shared)
     assert head.embedding is shared
     head.load_state_dict({**own.state_dict(), "embedding": shared.detach()})
-    prefill, dev = prefill_for(own, 2), torch_ops.put(mw.compile_sids(some_sids(5, 3, 30), 5))
+    prefill, dev = prefill_for(own, 2), torch_ops.to_device(mw.compile_sids(some_sids(5, 3, 30), 5))
     found = [self_draft_search(one, prefill, dev, beams=4) for one in (own, head)]
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
     draft_loss(head, prefill(head.placeholders), torch.from_numpy(some_sids(5, 3, 2))).backward()
@@ -340,7 +340,7 @@ def learnt(transition: str, data: dict[int, dict[tuple[int, int], int]]) -> Any:
 def test_a_small_problem_is_learnt_to_its_exact_distribution_and_not_without_the_transition():
     """The most probable pair is not the pair of most probable tokens, and levels that are independent miss it."""
     data = {0: {(1, 0): 4, (0, 0): 3, (0, 1): 3}, 1: {(0, 1): 4, (1, 1): 3, (1, 0): 3}}
-    dev = torch_ops.put(mw.compile_sids(list(itertools.product(range(2), repeat=2)), 2))
+    dev = torch_ops.to_device(mw.compile_sids(list(itertools.product(range(2), repeat=2)), 2))
     head, prefill = learnt("gru", data)
     found = self_draft_search(head, prefill, dev, beams=3)
     for c, counts in data.items():
@@ -403,7 +403,7 @@ def test_a_model_of_transformers_is_called_once_and_trains_with_the_head():
     model.base_model.register_forward_pre_hook(lambda *_: calls.append(1))
     sids = some_sids(5, 3, 40)
     ids = torch.randint(1, 40, (2, 5))
-    found = self_draft_search(head, prefill_of(model, ids), torch_ops.put(mw.compile_sids(sids, 5)), beams=6)
+    found = self_draft_search(head, prefill_of(model, ids), torch_ops.to_device(mw.compile_sids(sids, 5)), beams=6)
     assert len(calls) == 1
     assert found.valid.all()
     assert set(map(tuple, found.tokens.flatten(0, 1).tolist())) <= set(map(tuple, sids.tolist()))
@@ -418,7 +418,7 @@ def test_a_head_in_another_type_than_the_model_takes_its_states():
     found = self_draft_search(
         head,
         prefill_of(causal("llama"), torch.ones(2, 3).long()),
-        torch_ops.put(mw.compile_sids([[1, 2, 3]], 5)),
+        torch_ops.to_device(mw.compile_sids([[1, 2, 3]], 5)),
         beams=1,
     )
     assert found.tokens.tolist() == [[[1, 2, 3]]] * 2
@@ -487,7 +487,7 @@ def test_training_a_head_learns_a_rule_by_seed_and_leaves_the_global_random_stat
     network, head = trained(0, 150)
     assert torch.equal(state, torch.random.get_rng_state())
     blocks, counts = model.blocks_of([np.array([3, 4]), np.array([9]), np.array([0, 1, 2])], catalogue.sids, 5)
-    dev = torch_ops.put(mw.compile_sids(model.tokens_of(catalogue.sids), network.vocab_size))
+    dev = torch_ops.to_device(mw.compile_sids(model.tokens_of(catalogue.sids), network.vocab_size))
     for verify in ("step", "end", "none"):
         found = self_draft_search(head, network.prefill(blocks, counts), dev, beams=3, verify=verify)
         assert found.tokens[:, 0].tolist() == model.tokens_of(catalogue.sids[[5, 10, 3]]).tolist()
@@ -520,7 +520,7 @@ def test_all_items_of_a_history_but_its_first_are_predicted():
 )
 def test_what_cannot_be_searched_is_refused_and_said_why(options, message):
     head = head_of(5, 3)
-    given = {"prefill": prefill_for(head, 2), "dev": torch_ops.put(mw.compile_sids([[1, 2, 3]], 5)), **options}
+    given = {"prefill": prefill_for(head, 2), "dev": torch_ops.to_device(mw.compile_sids([[1, 2, 3]], 5)), **options}
     with pytest.raises(ValueError, match=message):
         self_draft_search(head, given.pop("prefill"), given.pop("dev"), beams=4, **given)
 
@@ -555,7 +555,7 @@ def test_targets_and_prompts_of_another_shape_are_refused():
 
 def test_the_head_is_driven_by_the_ordinary_beam_search():
     head = head_of(5, 3)
-    prefill, dev = prefill_for(head, 2), torch_ops.put(mw.compile_sids(some_sids(5, 3, 30), 5))
+    prefill, dev = prefill_for(head, 2), torch_ops.to_device(mw.compile_sids(some_sids(5, 3, 30), 5))
     with torch.no_grad():
         step, cache = head.decoder(prefill(head.placeholders), 4)
         expected = beam_search(step, cache, dev, ops=torch_ops, batch=2, beams=4, max_tokens=3)
@@ -567,7 +567,7 @@ def test_drafts_that_do_not_exist_are_no_members_even_where_the_first_token_of_a
     torch.manual_seed(0)
     head = DraftHead(8, 3, 2)
     hidden = torch.randn(2, 3, 8)
-    dev = torch_ops.put(mw.compile_sids([[0, 0], [1, 2]], 3))
+    dev = torch_ops.to_device(mw.compile_sids([[0, 0], [1, 2]], 3))
     found = self_draft_search(head, lambda placeholders: hidden, dev, beams=20, verify="end")
     assert found.valid.sum(1).tolist() == [2, 2]  # of the nine there are; eleven of the drafts are none
     assert (found.tokens[~found.valid] == -1).all()
@@ -580,7 +580,11 @@ def test_a_set_of_another_vocabulary_and_one_that_was_not_put_are_refused():
     for verify in ("step", "end"):
         with pytest.raises(mw.errors.VocabularyMismatchError):
             self_draft_search(
-                head, lambda placeholders: hidden, torch_ops.put(mw.compile_sids([[0, 9]], 10)), beams=2, verify=verify
+                head,
+                lambda placeholders: hidden,
+                torch_ops.to_device(mw.compile_sids([[0, 9]], 10)),
+                beams=2,
+                verify=verify,
             )
         with pytest.raises(TypeError, match="put"):
             self_draft_search(head, lambda placeholders: hidden, mw.sort_sids([[0, 1]], 3), beams=2, verify=verify)

@@ -131,7 +131,7 @@ def test_each_option_that_is_taken_keeps_texts_complete(model, tokenizer):
     beams = {"length_penalty": 0.5, "early_stopping": True}
     free = {
         "repetition_penalty": 1.2, "no_repeat_ngram_size": 2, "bad_words_ids": [[5]], "min_new_tokens": 2,
-        "logits_processor": [], "use_cache": False, "cache_implementation": "dynamic", "budgets": False,
+        "logits_processor": [], "use_cache": False, "cache_implementation": "dynamic", "distances": False,
     }  # fmt: skip
     own = {"do_sample": True, "num_beams": 2, "num_return_sequences": 1}
     assert {*sampled, *beams, *free, *own} == texts.OPTIONS

@@ -987,7 +987,7 @@ def test_a_placed_table_is_copied_once(make, options, monkeypatch):
     def fail(*_: Any, **__: Any) -> None:
         raise AssertionError("the table is put again")
 
-    monkeypatch.setattr("maskwright.runtime.torch_ops.put", fail)
+    monkeypatch.setattr("maskwright.runtime.torch_ops.to_device", fail)
     assert torch.equal(generate(llama(12), small_inputs(), tables=lies, **given), expected)
     assert torch.equal(generate(llama(12), small_inputs(), tables=[lies, lies], **given), expected)
     processor = ConstraintLogitsProcessor(lies, max_tokens=3)
@@ -998,9 +998,9 @@ def test_a_placed_table_is_copied_once(make, options, monkeypatch):
 
 
 def test_a_placed_table_that_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match=r"needs distances: place\(table, budgets=True\)"):
+    with pytest.raises(ValueError, match=r"needs distances: place\(table, distances=True\)"):
         generate(llama(12), small_inputs(), custom_generate=constrained_generate,
-                 tables=place(mw.compile_sids([[1, 2]], 12), budgets=False), max_new_tokens=3)  # fmt: skip
+                 tables=place(mw.compile_sids([[1, 2]], 12), distances=False), max_new_tokens=3)  # fmt: skip
     with pytest.raises(ValueError, match="the table is on meta, the model's scores are on cpu"):
         generate(llama(12), small_inputs(), custom_generate=constrained_generate,
                  tables=place(mw.compile_sids([[1, 2]], 12), "meta"), max_new_tokens=3)  # fmt: skip

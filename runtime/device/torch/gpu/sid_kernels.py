@@ -56,7 +56,7 @@ class Sizes(NamedTuple):
     width: int  # the most children of a state at this depth
     before: int  # m, beams of an element that come in
     after: int  # M, beams of an element that are kept
-    renormalise: int  # 1: scores are under the softmax of the allowed tokens alone
+    renormalize: int  # 1: scores are under the softmax of the allowed tokens alone
 
 
 class Rounds(NamedTuple):
@@ -207,7 +207,7 @@ def _write_continuations(  # type: ignore[no-untyped-def]
     logits += row.to(tl.int64) * stride
     x = tl.load(logits + token, mask=allowed, other=float("-inf")).to(tl.float32)
     some = tl.sum(allowed.to(tl.int32), 0) > 0  # else nothing need be read
-    if sizes.renormalise != 0:
+    if sizes.renormalize != 0:
         top, mass = _softmax_of_allowed(logits, table, sizes, state, low, tl.where(some, count, 0), PIECE)
     else:
         top, mass = _softmax_of_row(logits, tl.where(some, sizes.columns, 0), BLOCK)
@@ -344,7 +344,7 @@ def go_on(  # type: ignore[no-untyped-def]
     allowed = (count > 0) & (token < sizes.vocab_size)
     logits += row.to(tl.int64) * stride
     x = tl.load(logits + token, mask=allowed, other=float("-inf")).to(tl.float32)
-    if sizes.renormalise != 0:
+    if sizes.renormalize != 0:
         top, mass = _softmax_of_allowed(logits, table, sizes, state, low, tl.where(allowed, count, 0), 1)
     else:
         top, mass = _softmax_of_row(logits, tl.where(allowed, sizes.columns, 0), BLOCK)

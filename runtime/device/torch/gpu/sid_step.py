@@ -44,7 +44,7 @@ def takes(dev: TorchTable, logits: Tensor, node: Tensor, scores: Tensor, beams: 
 
 
 def select(
-    dev: TorchTable, logits: Tensor, node: Tensor, scores: Tensor, beams: int, level: int, renormalise: bool
+    dev: TorchTable, logits: Tensor, node: Tensor, scores: Tensor, beams: int, level: int, renormalize: bool
 ) -> Selection:
     """Return the `beams` best continuations over all beams of each batch element, as `torch_ops.select` does.
 
@@ -68,7 +68,7 @@ def select(
     block = min(triton.next_power_of_2(columns), _BLOCK)
     eos = -1 if dev.eos is None else dev.eos
     numbers = (columns, dev.vocab_size, eos, dev.num_rows, dev.num_edges, dev.num_states, width, m, beams)
-    sizes = Sizes(*numbers, int(renormalise))
+    sizes = Sizes(*numbers, int(renormalize))
     if width == 1 and m == beams:
         launch(go_on, (batch * m,), logits, stride, rows, table, kept, sizes, BLOCK=block)
         return Selection(kept.scores, None, kept.tokens, State(kept.states.view(-1)))
