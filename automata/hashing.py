@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ..kernels.arrays import Int
 from ..kernels.compiled import kernel
 
 
 @kernel(inline="always")
-def slot_of(key: Any, slots: int) -> Any:
+def slot_of(key: Int, slots: int) -> Int:
     """Return the slot of a key of up to 64 bits, perhaps of several parts, in a table of `slots`, a power of two.
 
     All bits of the key count. A product's low half knows nothing of a key's high half, so both are folded.

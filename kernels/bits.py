@@ -7,17 +7,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .arrays import Int
 from .compiled import kernel
 
 
 @kernel(inline="always")
-def has_bit(mask: NDArray[np.uint32], token: int) -> Any:
+def has_bit(mask: NDArray[np.uint32], token: Int) -> Any:
     """Return whether a mask (W,) has a token's bit."""
     return (mask[token >> 5] >> np.uint32(token & 31)) & np.uint32(1) != 0
 
 
 @kernel
-def count_bits(mask: NDArray[np.uint32]) -> Any:
+def count_bits(mask: NDArray[np.uint32]) -> Int:
     """Return how many bits of a mask (W,) are set."""
     count = np.int64(0)
     for w in range(mask.size):

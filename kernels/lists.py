@@ -6,15 +6,13 @@ Kernels take names from this file.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import Int, Int64Array
 from .compiled import kernel
-
-Int64Array = NDArray[np.int64]
 
 
 @kernel(inline="always")
-def note(start: Int64Array, out: Int64Array, key: int, each: int, filling: int) -> None:
+def note(start: Int64Array, out: Int64Array, key: Int, each: int, filling: int) -> None:
     """Count one more in the list of a key, or put it there; see `begun`."""
     if filling:
         out[start[key]] = each

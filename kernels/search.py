@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import Int, IntegerArray
 from .compiled import kernel
 
 
 @kernel
-def place_of(array: NDArray[Any], first: int, stop: int, value: int) -> Any:
+def place_of(array: IntegerArray, first: int, stop: int, value: Int) -> Int:
     """Return where array[first:stop], which is sorted, holds a value, or -1."""
     lo, hi = np.int64(first), np.int64(stop)
     end = hi
