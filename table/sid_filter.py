@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import Advice, ConstraintError
+from ..kernels.arrays import IntArray
 from .files_filter import MOST_ITEMS, FilesFilter
 from .filter_bits import Runs, Words, booleans_of, put_in_order, words_of
 from .grouped import token_rows
 from .kept_edges import kept_edges
 from .sharded_files import ShardedFiles
-from .sorted_matrix import MOST_ROWS, IntArray, SortedMatrix
+from .sorted_matrix import MOST_ROWS, SortedMatrix
 from .transition_table import TransitionTable
 from .weak_cache import Kept
 
@@ -173,10 +174,10 @@ class SidFilter:
 
 
 @overload
-def filter_sids(table: SortedMatrix | TransitionTable, keep: Any) -> SidFilter: ...
+def filter_sids(table: SortedMatrix | TransitionTable, keep: object) -> SidFilter: ...
 @overload
-def filter_sids(table: ShardedFiles, keep: Any) -> FilesFilter: ...
-def filter_sids(table: SortedMatrix | TransitionTable | ShardedFiles, keep: Any) -> SidFilter | FilesFilter:
+def filter_sids(table: ShardedFiles, keep: object) -> FilesFilter: ...
+def filter_sids(table: SortedMatrix | TransitionTable | ShardedFiles, keep: object) -> SidFilter | FilesFilter:
     """Return a filter that keeps some of the items of a sorted matrix, of a table of sequences, or of files.
 
     keep: (N,) booleans, one for each row that `sort_sids`, `compile_sids` or `compile_sequences` was given, in that

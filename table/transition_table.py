@@ -12,24 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import TableError, TableFileError, Unenforced
+from ..kernels.arrays import IntArray
 from ..kernels.limits import MOST_DEPTH, MOST_TOKENS, UNREACHABLE
 from . import file
 from .distances import GraphFacts, farthest, graph_facts, trie_distances
 from .graph_checks import NOTHING_COMMON, Common, FramesRequired, check_graph, common_of
 from .grouped import GroupedArrays, token_rows
-from .groups import (
-    NO_TRIE,
-    Actions,
-    Bases,
-    Edges,
-    Exits,
-    IntArray,
-    Rows,
-    Sites,
-    TableArrays,
-    TokenClasses,
-    check_declared,
-)
+from .groups import NO_TRIE, Actions, Bases, Edges, Exits, Rows, Sites, TableArrays, TokenClasses, check_declared
 from .nested_distances import Distances, nested_distances
 from .several_ends import as_eos, check_unused, checked_other_ends
 from .states import NestedState, state_out_of_range
