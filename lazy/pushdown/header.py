@@ -9,10 +9,9 @@ Kernels take names from this file.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ...kernels.arrays import Int
 from ...kernels.compiled import kernel
 from ...kernels.pointers import array_at
 from ...vocabulary.characters import BYTE_GROUP, UNCLEAN
@@ -98,7 +97,7 @@ ESCAPED = np.uint64(sum(1 << int(BYTE_GROUP[b]) for b in b'"\\\x7f'))
 
 
 @kernel
-def record_of(records: Any, count: Any, size: Any, here: Any) -> Any:
+def record_of(records: Int, count: Int, size: Int, here: Int) -> Int:
     """Return the address of the last record whose first number is at most a state; records hold `size` numbers each."""
     numbers = array_at(records, size * count, np.int64)
     low, high = np.int64(0), count
