@@ -69,7 +69,7 @@ def deep_text(text: str, most: int = MOST_LEVELS) -> TooDeep | None:
     return None
 
 
-def deep_value(value: Any, most: int = MOST_LEVELS) -> TooDeep | None:
+def deep_value(value: object, most: int = MOST_LEVELS) -> TooDeep | None:
     """Return where a value is nested too deeply, None if it is not.
 
     What several parts share counts wherever it is. A part that contains itself is counted to where it begins again.
@@ -100,13 +100,13 @@ def inside(wholes: Iterable[Any]) -> list[Any]:
     ]
 
 
-def _exactly(value: Any, most: int) -> TooDeep | None:
+def _exactly(value: object, most: int) -> TooDeep | None:
     """Return what `deep_value` does, by looking at each part once, however often it is used."""
     height: dict[int, int] = {}  # of each part that is done, 0 of one that is begun
     keys: list[str | int] = []
     open_parts: list[tuple[Any, Iterator[tuple[str | int, Any]]]] = []
 
-    def begin(part: Any) -> None:
+    def begin(part: object) -> None:
         height[id(part)] = 0
         open_parts.append((part, iter(part.items() if isinstance(part, dict) else enumerate(part))))
 
@@ -149,7 +149,7 @@ class _Part(NamedTuple):
 class Flat:
     """A JSON value whose pickle is a list of its parts, as pickle recurses twice a level; unpickled it is the value."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self.value = value
 
     def __reduce__(self) -> Any:
@@ -164,11 +164,11 @@ class Flat:
         return _made_of, ([_shallow(whole, places) for whole in wholes],)
 
 
-def _same(value: Any) -> Any:
+def _same(value: object) -> Any:
     return value
 
 
-def _shallow(whole: Any, places: dict[int, _Part]) -> Any:
+def _shallow(whole: object, places: dict[int, _Part]) -> Any:
     if type(whole) is dict:
         return {key: places.get(id(inner), inner) for key, inner in whole.items()}
     return type(whole)(places.get(id(inner), inner) for inner in whole)

@@ -63,8 +63,8 @@ class Catalogue:
     @classmethod
     def of(
         cls,
-        sids: Any,
-        items: Any,
+        sids: object,
+        items: object,
         vocab_size: int | None = None,
         *,
         offsets: int | Sequence[int] = 0,
@@ -166,7 +166,7 @@ class Catalogue:
 
     # ------------------------------------------------------------------------------------------------ items
 
-    def filter(self, keep: Any) -> SidFilter | LiveFilter:
+    def filter(self, keep: object) -> SidFilter | LiveFilter:
         """Return a filter that keeps some items: (N,) booleans in the order of the input, as `filter_sids` takes them.
 
         Of what a `LiveCatalogue` published it is a `LiveFilter`. Raises ConstraintError as that does.
@@ -175,7 +175,7 @@ class Catalogue:
             return self.table.filter(keep)
         return filter_sids(self.table, keep)
 
-    def without(self, ids: Any) -> SidFilter | LiveFilter:
+    def without(self, ids: object) -> SidFilter | LiveFilter:
         """Return a filter that leaves out the items with any of some ids, such as those that a user has seen.
 
         Another item with the same semantic ID is kept. Raises ConstraintError as `filter` does.
@@ -185,7 +185,7 @@ class Catalogue:
         return self.filter(keep)
 
     def items(
-        self, found: Any, limit: int | None = None, *, filters: AnyFilter | Sequence[AnyFilter] | None = None
+        self, found: object, limit: int | None = None, *, filters: AnyFilter | Sequence[AnyFilter] | None = None
     ) -> list[Any]:
         """Return the ids of the items that were found, each once, the best first.
 
@@ -202,14 +202,14 @@ class Catalogue:
         return [list(row) for row in lists] if given.is_batch else list(lists[0])
 
     def ranked(
-        self, found: Any, limit: int | None = None, *, filters: AnyFilter | Sequence[AnyFilter] | None = None
+        self, found: object, limit: int | None = None, *, filters: AnyFilter | Sequence[AnyFilter] | None = None
     ) -> list[Any]:
         """Return pairs of an item's id and its score, as `items` orders them; the score of states alone is NaN."""
         given, lists = self._ranked_all(found, limit, filters)
         return [list(row.items()) for row in lists] if given.is_batch else list(lists[0].items())
 
     def _ranked_all(
-        self, found: Any, limit: int | None, filters: AnyFilter | Sequence[AnyFilter] | None
+        self, found: object, limit: int | None, filters: AnyFilter | Sequence[AnyFilter] | None
     ) -> tuple[_Found, list[dict[ItemId, float]]]:
         """Return what was found, and the items and scores of each row of it."""
         given = _Found.of(found)
@@ -249,7 +249,7 @@ class Catalogue:
             out.setdefault(item, score)
         return out
 
-    def states(self, tokens: Any) -> NDArray[np.int64]:
+    def states(self, tokens: object) -> NDArray[np.int64]:
         """Return the final state of each sequence of tokens (.., T), of which the first L are read: (..).
 
         As `generate` of transformers writes them, without the prompt. A sequence that is not in the set has a state
@@ -327,7 +327,7 @@ def _num_items(table: TransitionTable | SortedMatrix | Snapshot) -> int:
     return table.num_items if isinstance(table, SortedMatrix) else int(table.trie.item_row.size)
 
 
-def _whole(table: Any) -> Any:
+def _whole(table: object) -> Any:
     """Return the table that a filter is of, or the table itself."""
     if isinstance(table, SidFilter):
         return table.table
@@ -359,7 +359,7 @@ def _size(vocab_size: int | None, vocabulary: Vocabulary | None) -> int:
     return int(size)
 
 
-def _check_written(named: bool, offsets: Any, names: Any) -> None:
+def _check_written(named: bool, offsets: object, names: object) -> None:
     """Raise ConstraintError if what says how codes become tokens is given for IDs that are names of tokens."""
     if named and (names is not None or np.any(np.asarray(offsets) != 0)):
         raise ConstraintError("the semantic IDs are names of tokens already: leave names and offsets out")
@@ -373,7 +373,7 @@ def _code_tokens(codes: NDArray[Any], offsets: Any, names: Any, vocabulary: Voca
     return by_names(names, [np.unique(codes[:, level]) for level in range(codes.shape[1])], found)
 
 
-def _check_names(offsets: Any, vocabulary: Vocabulary | None) -> Vocabulary:
+def _check_names(offsets: object, vocabulary: Vocabulary | None) -> Vocabulary:
     """Return the vocabulary that has names of tokens. Raises ConstraintError."""
     if vocabulary is None:
         remedies = [Advice("Pass {} too", ("vocabulary",))]
@@ -399,7 +399,7 @@ def _with_offsets(
 
 
 def _with_names(
-    rows: ParquetRows, size: int, names: Any, vocabulary: Vocabulary | None, report: Progress | None
+    rows: ParquetRows, size: int, names: object, vocabulary: Vocabulary | None, report: Progress | None
 ) -> tuple[NDArray[Any], ItemIds, CodeTokens]:
     """Return tokens (N, L) and ids of rows, whose tokens are known once all codes are."""
     codes, parts = np.empty((0, 0), np.int64), []
@@ -416,7 +416,7 @@ def _with_names(
 # ------------------------------------------------------------------------------------------------------ found
 
 
-def _on_host(array: Any) -> NDArray[Any]:
+def _on_host(array: object) -> NDArray[Any]:
     """Return an array of any library in numpy."""
     if hasattr(array, "detach"):
         array = array.detach().cpu()
@@ -432,7 +432,7 @@ class _Found(NamedTuple):
     is_batch: bool  # False of states (M,), which have B = 1 here
 
     @classmethod
-    def of(cls, found: Any) -> _Found:
+    def of(cls, found: object) -> _Found:
         """Return what a decoder returned, or states themselves, on the host. Raises ValueError."""
         states = _on_host(getattr(found, "states", found))
         ranks = getattr(found, "scores", getattr(found, "log_probs", None))

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,10 @@ from ..table.item_ids import ItemIds
 from ..vocabulary.vocabulary import Vocabulary
 from .sequences import rectangle
 from .token_names import is_text, tokens_of_names
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 _BATCH = 1 << 17  # rows read at once
 _ARROW = (".arrow", ".feather", ".ipc")
@@ -85,7 +89,7 @@ class ParquetRows:
                 if progress is not None:
                     progress("reading", first, self.count)
 
-    def _codes(self, part: Any) -> NDArray[Any]:
+    def _codes(self, part: pa.RecordBatch) -> NDArray[Any]:
         """Return the codes of a batch (n, L)."""
         if self.are_names:
             columns = [part.column(name) for name in self._sids]

@@ -147,7 +147,7 @@ class Vocabulary:
         )  # fmt: skip
 
     @classmethod
-    def from_transformers(cls, tok: Any, *, size: int | None = None, eos: EndTokens | None = None) -> Vocabulary:
+    def from_transformers(cls, tok: object, *, size: int | None = None, eos: EndTokens | None = None) -> Vocabulary:
         """Return the vocabulary of a transformers tokenizer, or of a `tokenizers.Tokenizer`.
 
         Bytes are what the tokenizer's decoder writes; a space that it drops at a text's start or end is kept, see the
@@ -160,7 +160,7 @@ class Vocabulary:
         return cls._from(tokenizers.read_transformers(tok), size, eos)
 
     @classmethod
-    def from_tiktoken(cls, enc: Any, *, size: int | None = None, eos: EndTokens | None = None) -> Vocabulary:
+    def from_tiktoken(cls, enc: object, *, size: int | None = None, eos: EndTokens | None = None) -> Vocabulary:
         """Return the vocabulary of a `tiktoken.Encoding`; gaps between ids have no bytes, "<|endoftext|>" is eos.
 
         size, eos: as for `from_transformers`. Raises ConstraintError for other objects.
@@ -168,7 +168,7 @@ class Vocabulary:
         return cls._from(tokenizers.read_tiktoken(enc), size, eos)
 
     @classmethod
-    def from_sentencepiece(cls, sp: Any, *, size: int | None = None, eos: EndTokens | None = None) -> Vocabulary:
+    def from_sentencepiece(cls, sp: object, *, size: int | None = None, eos: EndTokens | None = None) -> Vocabulary:
         """Return the vocabulary of a `sentencepiece.SentencePieceProcessor`.
 
         "▁" is a space, a byte piece such as "<0x0A>" is that byte, and user-defined pieces spell their text. Control,
@@ -178,7 +178,7 @@ class Vocabulary:
         return cls._from(tokenizers.read_sentencepiece(sp), size, eos)
 
     @classmethod
-    def from_mistral(cls, tok: Any, *, size: int | None = None, eos: EndTokens | None = None) -> Vocabulary:
+    def from_mistral(cls, tok: object, *, size: int | None = None, eos: EndTokens | None = None) -> Vocabulary:
         """Return the vocabulary of a mistral-common tokenizer: a `MistralTokenizer`, or the tokenizer inside one.
 
         size, eos: as for `from_transformers`. Raises ConstraintError for other objects.
@@ -495,7 +495,7 @@ def _most(is_in: NDArray[np.int64], text: NDArray[np.uint8], offset: NDArray[np.
     return int(np.diff(begun[offset]).max(initial=0))
 
 
-def _is_int(value: Any) -> bool:
+def _is_int(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
