@@ -73,20 +73,20 @@ def options_of(environment: Mapping[str, str] | None = None) -> EngineOptions:
     return EngineOptions(**{name: known[name](value) for name, value in given.items()})
 
 
-def _whitespace(value: Any) -> str:
+def _whitespace(value: object) -> str:
     if value not in get_args(Whitespace):
         raise _wrong(f"whitespace must be one of {', '.join(get_args(Whitespace))}, not {value!r}")
     return str(value)
 
 
-def _allow(value: Any) -> tuple[str, ...]:
+def _allow(value: object) -> tuple[str, ...]:
     try:
         return allowed_keywords(value)
     except ConstraintError as error:
         raise _wrong(str(error)) from None
 
 
-def _budget(value: Any) -> Budget:
+def _budget(value: object) -> Budget:
     if not isinstance(value, dict) or not set(value) <= set(_LIMITS):
         raise _wrong(f"budget must be an object of {', '.join(_LIMITS)}, not {value!r}")
     try:
@@ -95,19 +95,19 @@ def _budget(value: Any) -> Budget:
         raise _wrong(f"budget: {error}") from None
 
 
-def _directory(value: Any) -> str:
+def _directory(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise _wrong(f"cache_directory must be a path, not {value!r}")
     return value
 
 
-def _catalogues(value: Any) -> dict[str, str]:
+def _catalogues(value: object) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(path, str) and path for path in value.values()):
         raise _wrong(f"catalogues must be an object of paths by name, not {value!r}")
     return value
 
 
-def _filters(value: Any) -> dict[str, FilterFile]:
+def _filters(value: object) -> dict[str, FilterFile]:
     fields = set(FilterFile._fields)
     if not isinstance(value, dict) or not all(
         isinstance(each, dict) and set(each) == fields and all(isinstance(part, str) and part for part in each.values())

@@ -8,7 +8,15 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sglang.srt.sampling.sampling_params import SamplingParams
+    from sglang.srt.server_args import ServerArgs
+    from transformers import PreTrainedTokenizerBase
+
+    from .backend import MaskwrightBackend
+
 
 NAME = "maskwright"
 _VARIABLE = "MASKWRIGHT_ENGINE_OPTIONS"  # that of engines/options.py, which is only imported where it is set
@@ -59,7 +67,7 @@ def _hook_names() -> None:
         HookRegistry.register(_VERIFY, _check_names, HookType.AFTER)
 
 
-def _check_names(result: None, params: Any, vocab_size: int) -> None:
+def _check_names(result: None, params: SamplingParams, vocab_size: int) -> None:
     """Raise ValueError for a request that names a catalogue."""
     given = params.custom_params
     if isinstance(given, dict) and any(isinstance(key, str) and key.startswith(_PREFIX) for key in given):
@@ -87,7 +95,9 @@ def _hook_beam_search() -> None:
         HookRegistry.register(path, hook, HookType[kind])
 
 
-def make_backend(server_args: Any, tokenizer: Any, vocab_size: int, eos_token_ids: set[int] | None) -> Any:
+def make_backend(
+    server_args: ServerArgs, tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos_token_ids: set[int] | None
+) -> MaskwrightBackend:
     """Return the backend of a server that asks for it.
 
     Raises MissingDependencyError for a release of SGLang that was not tested, ConstraintError for settings and
