@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from .runtime.arena.arena import Arena
 from .runtime.arena.capacity import Capacity
 from .runtime.host.matcher import Matcher
 from .runtime.numpy_ops import at, bitmask, put, start
+from .table.constraint import Constraint
 from .vocabulary.vocabulary import Vocabulary
 
 Progress = Callable[[str, int, int], None]
@@ -95,7 +95,7 @@ def use(vocabulary: Vocabulary, tell: Progress = lambda what, done, of: None) ->
         tell("kinds of constraints", done, len(KINDS))
 
 
-def _read(table: Any, vocabulary: Vocabulary) -> None:
+def _read(table: Constraint, vocabulary: Vocabulary) -> None:
     matcher = Matcher(table, vocabulary)
     for _ in range(3):
         allowed = np.flatnonzero(np.unpackbits(matcher.mask().view(np.uint8), bitorder="little"))

@@ -173,7 +173,7 @@ def run(service: Service, access: Access, *, playground: bool = True) -> None:
 
 
 def _log_to_standard_error() -> None:
-    log: Any = logging.getLogger("maskwright.serve.requests")
+    log = logging.getLogger("maskwright.serve.requests")
     log.setLevel(logging.INFO)
     log.propagate = False
     log.addHandler(logging.StreamHandler())

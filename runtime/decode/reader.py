@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any, Protocol
 
@@ -57,7 +57,7 @@ def padded(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
     return out
 
 
-def check_prompts(prompts: Any, max_length: Any, *models: Reader) -> list[list[int]]:
+def check_prompts(prompts: Iterable[Iterable[int]], max_length: object, *models: Reader) -> list[list[int]]:
     """Return prompts as lists of tokens; TypeError, ValueError unless each has one, and its text has room in models."""
     if isinstance(max_length, bool) or not isinstance(max_length, Integral):
         raise TypeError(f"max_length must be an integer, not {type(max_length).__name__}")
