@@ -65,7 +65,7 @@ def _make_kernels(processes: int | None, tell: Progress) -> None:
     if target is not None and target.is_file():
         return
     from .kernels.ahead.build import build, compiler
-    from .kernels.ahead.variants import fitting
+    from .kernels.processor import fitting
 
     if target is not None and compiler() is not None and fitting() and os.environ.get("MASKWRIGHT_JIT") != "1":
         build(target, fitting(), processes=processes, done=lambda done, of: tell("kernels", done, of))

@@ -8,10 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.arrays import BoolArray, Int, Int32Array, Int64Array
+from ..kernels.arrays import BoolArray, Int, Int32Array, Int64Array, begun, note
 from ..kernels.compiled import kernel
 from ..kernels.deadline import is_late
-from ..kernels.lists import begun, note
 from ..kernels.queue import lower, queue_of, take
 from .pushdown import PushdownMachine
 from .state_ranges import CALL, DEAD, KEEP, KEYS, RETURN, STRINGS, TEXTS

@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.arrays import Int64Array, resized
+from ..kernels.arrays import Int64Array, resized, slot_of
 from ..kernels.compiled import kernel
 from ..kernels.deadline import is_late
 from .budget import Budget, Meter
 from .dfa import BYTES, Dfa
-from .hashing import slot_of
 from .minimize import canonical
 from .nfa import Nfa
 from .subsets import determinize

@@ -20,8 +20,7 @@ from ..table.sid_filter import SidFilter, filter_sids
 from ..table.snapshot import LiveFilter, Snapshot
 from ..table.sorted_matrix import SortedMatrix
 from ..table.transition_table import TransitionTable
-from ..vocabulary.end_tokens import EndTokens
-from ..vocabulary.vocabulary import Vocabulary
+from ..vocabulary.vocabulary import EndTokens, Vocabulary
 from .parquet import ParquetRows
 from .sequences import check_vocabulary_size, compile_sids, progress_bar, rectangle, sort_sids
 from .sid_tokens import CodeTokens, by_names, with_offsets

@@ -29,7 +29,7 @@ from ..table.groups import (
 )
 from ..table.sorted_matrix import MOST_ROWS, SortedMatrix, in_order, lay_out
 from ..table.transition_table import TransitionTable
-from ..vocabulary.end_tokens import EndTokens, checked_ends
+from ..vocabulary.vocabulary import EndTokens, checked_ends
 
 _NO_OFFSETS = np.empty(0, np.int64)
 _LONG_BUILD = 2_000_000  # sequences; below this a build takes well under a second and shows no progress

@@ -11,7 +11,24 @@ from typing import Any, NamedTuple, get_args
 from ..automata.budget import Budget
 from ..compile.json_schema.approximations import allowed_keywords
 from ..compile.json_schema.layout import Whitespace
-from ..errors import ConstraintError
+from ..errors import ConstraintError, MissingDependencyError
+
+TESTED = {"vLLM": ("0.32.0",), "SGLang": ("0.5.23",)}
+"""By engine: the releases with which the tests of `tests/engines` passed."""
+
+
+def check_version(engine: str, found: str, instead: str) -> None:
+    """Raise MissingDependencyError unless a release of an engine was tested; a local part, as in "+cpu", is ignored.
+
+    instead: how to do without maskwright.
+    """
+    tested = TESTED[engine]
+    if found.partition("+")[0] not in tested:
+        raise MissingDependencyError(
+            f"maskwright was tested with {engine} {' and '.join(tested)}, and this is {found}, whose insides may "
+            f"differ: install one of these, or {instead}"
+        )
+
 
 VARIABLE = "MASKWRIGHT_ENGINE_OPTIONS"
 _LIMITS = ("states", "seconds", "bytes")

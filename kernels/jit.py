@@ -37,7 +37,7 @@ try:
 except ImportError:  # Windows has no such locks: processes that start together all compile
     fcntl = None  # type: ignore[assignment]
 
-from .cache_folder import cache_folder
+from .native import cache_folder
 from .preparing import preparing
 from .progress import CompilingProgress
 from .sources import source_digest

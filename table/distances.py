@@ -8,12 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TableError
-from ..kernels.arrays import Int, Int32Array, Int64Array
-from ..kernels.bits import count_bits, has_bit
+from ..kernels.arrays import Int, Int32Array, Int64Array, count_bits, has_bit, place_of
 from ..kernels.compiled import kernel
 from ..kernels.deadline import is_late
 from ..kernels.limits import UNREACHABLE
-from ..kernels.search import place_of
 from .groups import TableArrays
 
 

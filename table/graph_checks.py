@@ -10,11 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import TableError
-from ..kernels.arrays import Int, Int32Array, Int64Array
-from ..kernels.bits import has_bit
+from ..kernels.arrays import Int, Int32Array, Int64Array, has_bit, place_of
 from ..kernels.compiled import kernel
 from ..kernels.limits import MOST_DEPTH
-from ..kernels.search import place_of
 from . import faults
 from .distances import base_class_counts, class_of
 from .groups import TableArrays

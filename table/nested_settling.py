@@ -12,13 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.arrays import Int, Int32Array, Int64Array
+from ..kernels.arrays import Int, Int32Array, Int64Array, begun, note, place_of
 from ..kernels.compiled import kernel
 from ..kernels.deadline import is_late
 from ..kernels.limits import MOST_DEPTH, UNREACHABLE
-from ..kernels.lists import begun, note
 from ..kernels.queue import Queue, lower, queue_of, take
-from ..kernels.search import place_of
 from .groups import TableArrays
 from .nested_ends import Ends, Ways
 from .nested_targets import Targets, own_edge

@@ -7,11 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.arrays import Bool, ByteArray, Int, Int64Array
-from ..kernels.bits import has_bit
+from ..kernels.arrays import Bool, ByteArray, Int, Int64Array, has_bit, place_of
 from ..kernels.compiled import kernel
 from ..kernels.deadline import is_late
-from ..kernels.search import place_of
 from .distances import base_class_counts, class_of
 from .groups import TableArrays
 

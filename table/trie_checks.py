@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import TableError
-from ..kernels.arrays import Int
-from ..kernels.bits import count_bits, has_bit
+from ..kernels.arrays import Int, count_bits, has_bit
 from ..kernels.compiled import kernel
 from . import faults
 from .groups import TableArrays

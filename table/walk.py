@@ -7,9 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.arrays import Bool, BoolArray, Int, Int32Array, IntArray, IntegerArray
+from ..kernels.arrays import Bool, BoolArray, Int, Int32Array, IntArray, IntegerArray, place_of
 from ..kernels.compiled import kernel
-from ..kernels.search import place_of
 from .groups import Bases, Edges, Rows, TableArrays, TokenArray, TokenClasses
 
 _ROWS_TOGETHER = 256  # one step of many rows at a time: their cache misses overlap

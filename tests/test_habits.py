@@ -7,7 +7,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from maskwright.engines.versions import TESTED
+from maskwright.engines.options import TESTED
 
 ENGINES = {"vllm", "sglang"}
 """Extras that ask for one release."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
+import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +21,59 @@ from ..errors import ConstraintError, VocabularyMismatchError
 from ..kernels.limits import MOST_TOKENS
 from . import tokenizers
 from .characters import BYTE_GROUP, TokenCharacters, shares_without
-from .derived import Derived
-from .end_tokens import EndTokens, checked_ends
 from .longest_match import LongestMatch, shortened
 from .token_trie import TokenTrie, token_trie
+
+T = TypeVar("T")
+
+
+class Derived:
+    """One object of each class that a later layer keeps with a vocabulary, for as long as the vocabulary lives.
+
+    A layer below knows no classes of layers above, so it holds them by their class. Threads may share one.
+
+    >>> class Counts(dict): ...
+    >>> derived = Derived()
+    >>> derived.of(Counts)["a"] = 1
+    >>> derived.of(Counts)
+    {'a': 1}
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._objects: dict[type[Any], Any] = {}
+
+    def of(self, kind: type[T]) -> T:
+        """Return the object of a class, made by calling the class without arguments when first asked for."""
+        with self._lock:
+            found = self._objects.get(kind)
+            if found is None:
+                found = self._objects[kind] = kind()
+        assert isinstance(found, kind), "kind() is a kind"
+        return found
+
+
+EndTokens: TypeAlias = int | Iterable[int]
+"""One end token, or several, as a model's `generation_config.eos_token_id` has them."""
+
+
+def checked_ends(eos: Any, size: int, argument: str = "eos") -> tuple[int, ...]:
+    """Return end tokens in the order given, each once; () for None.
+
+    eos: an id, a list, tuple or array of ids, or None. argument: what it is called where it was given. Raises
+    ConstraintError for ids outside 0 .. size - 1, for an empty list, and for what has no order.
+    """
+    if eos is None:
+        return ()
+    several = isinstance(eos, Iterable) and not isinstance(eos, (str, bytes, Mapping, Set))
+    given: list[Any] = list(eos) if several else [eos]
+    if not given:
+        raise ConstraintError("is an empty list: pass at least one token, or leave it out", argument=argument)
+    for one in given:
+        if not isinstance(one, (int, np.integer)) or isinstance(one, bool) or not 0 <= one < size:
+            raise ConstraintError(f"must be token ids from 0 to {size - 1}, not {one!r}", argument=argument)
+    return tuple(dict.fromkeys(map(int, given)))
+
 
 _LONGEST = 65_535  # bytes of a token; depths are uint16
 _MOST_BYTES = 2**31 - 1  # of all tokens together; node numbers are int32

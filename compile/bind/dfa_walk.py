@@ -11,11 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...kernels.arrays import Int
-from ...kernels.bits import count_bits, has_bit
+from ...kernels.arrays import Int, count_bits, has_bit, place_of
 from ...kernels.compiled import kernel
 from ...kernels.deadline import is_late
-from ...kernels.search import place_of
 from ...vocabulary.characters import BEHIND, BYTE_GROUP, UNCLEAN
 from .arrays import KILL, TrieArrays
 from .row_pools import (

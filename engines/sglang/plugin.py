@@ -81,7 +81,7 @@ def _hook_beam_search() -> None:
     """Raise MissingDependencyError for a release that was not tested, ConstraintError for options that are wrong."""
     import sglang
 
-    from ..versions import check_version
+    from ..options import check_version
 
     check_version("SGLang", sglang.__version__, f"unset {_VARIABLE}")
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -107,7 +107,7 @@ def make_backend(
     import sglang
 
     from ...errors import ConstraintError
-    from ..versions import check_version
+    from ..options import check_version
 
     check_version("SGLang", sglang.__version__, "name another --grammar-backend")
     from sglang.srt.runtime_context import get_serving

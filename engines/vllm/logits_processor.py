@@ -17,8 +17,7 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as Logits
 
 from ...errors import ConstraintError
 from ..catalogues import catalogues_here
-from ..options import VARIABLE
-from ..versions import check_version
+from ..options import VARIABLE, check_version
 from .device_rows import DeviceRows
 from .host_rows import HostRows
 from .requests import check_items

@@ -30,7 +30,7 @@ def register() -> None:
 
     if NAME not in (envs.VLLM_PLUGINS or ()):
         return
-    from ..versions import check_version
+    from ..options import check_version
 
     check_version("vLLM", vllm.__version__, _INSTEAD)
     from vllm.entrypoints.generate.beam_search.offline import BeamSearchOfflineMixin

@@ -30,9 +30,8 @@ from numba.core.runtime import nrtdynmod
 
 from .. import jit
 from ..native import PACKAGE
-from ..processor import FEATURE
+from ..processor import FEATURE, VARIANTS, Variant
 from .signatures import Signature, read
-from .variants import VARIANTS, Variant
 
 if TYPE_CHECKING:
     from ..compiled import NumbaType

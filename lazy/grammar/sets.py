@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...automata.hashing import slot_of
-from ...kernels.arrays import Int, Int32Array, Int64Array
+from ...kernels.arrays import Int, Int32Array, Int64Array, slot_of
 from ...kernels.compiled import kernel
 from ...kernels.pointers import array_at
 from .header import (

@@ -48,11 +48,11 @@ from .header import (
     OF_CACHE,
     PLAIN,
     READS_LITTLE,
+    token_trie,
 )
 from .mask_words import MaskWords, copy_words, difference, differing_words, list_exits
 from .step import code_of
 from .token_walk import FreeTokens, OpenStack, Template, walk_tokens
-from .trie import token_trie
 from .utf8 import continues
 
 _LARGE_SUBTREE = 4096

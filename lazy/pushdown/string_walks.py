@@ -19,10 +19,9 @@ from ...kernels.pointers import array_at
 from ...vocabulary.token_trie import NODE_CHILD, NODE_STOP, NODE_TOKENS, OF_NODE
 from .content_strings import content_at, content_of, leads_to_end
 from .counted_strings import counted_code
-from .header import AT_ANY_STRING, AT_KEYS, AT_LEVELS, AT_SCRATCH, MOST_PENDING, OF_CONTENT, OF_LEVEL
+from .header import AT_ANY_STRING, AT_KEYS, AT_LEVELS, AT_SCRATCH, MOST_PENDING, OF_CONTENT, OF_LEVEL, token_trie
 from .mask_words import MaskWords, set_token
 from .step import is_any_string
-from .trie import token_trie
 from .word_tries import leads_somewhere, site_of_use, use_at
 
 

@@ -43,11 +43,12 @@ from .header import (
     DONE,
     HEADER,
     SETS_OF_NODE,
+    Trie,
+    trie_of,
 )
 from .mask_words import MaskWords, by_address, list_exits, set_tokens
 from .step import code_of, is_any_string, is_state_or_dead
 from .string_walks import has_own_walk, pending_parts, scratch_size, walk_string
-from .trie import Trie, trie_of
 from .utf8 import continues
 from .word_tries import is_in_use, next_differing_child, next_word_child, state_behind, use_at, word_code
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from transformers import (
         GenerationConfig,
     )
-    from transformers.utils import ModelOutput
+    from transformers.utils.generic import ModelOutput
 
 
 try:
