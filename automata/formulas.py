@@ -207,7 +207,7 @@ class Formulas:
     def _combined(self, kind: Kind, formulas: tuple[Formula, ...]) -> Formula:
         if len(formulas) == 1:
             return formulas[0]
-        key: Any
+        key: Hashable
         if len(formulas) == 2:
             a, b = formulas[0].number, formulas[1].number
             key = (kind, a, b) if a < b else (kind, b, a)

@@ -6,7 +6,7 @@ import hashlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -179,7 +179,7 @@ def _arrays(trie: Trie, vocab_size: int) -> TableArrays:
 # ------------------------------------------------------------------------------------------------------ input
 
 
-def is_integer(value: object) -> bool:
+def is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
@@ -207,7 +207,7 @@ def rectangle(sids: object) -> NDArray[Any]:
     return array
 
 
-def check_vocabulary_size(vocab_size: Any) -> None:
+def check_vocabulary_size(vocab_size: object) -> None:
     if not is_integer(vocab_size) or not 1 <= vocab_size <= MOST_TOKENS:
         said = f"must be an integer from 1 to {MOST_TOKENS:,}, not {vocab_size!r}"
         raise ConstraintError(said, argument="vocab_size")

@@ -17,8 +17,6 @@ HostArray = NDArray[Any]
 """An array of numpy with elements of any type."""
 BoolArray = NDArray[np.bool_]
 ByteArray = NDArray[np.uint8]
-FloatArray = NDArray[np.float64]
-Float32Array = NDArray[np.float32]
 Int16Array = NDArray[np.int16]
 Int32Array = NDArray[np.int32]
 Int64Array = NDArray[np.int64]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, product
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +57,7 @@ EndTokens: TypeAlias = int | Iterable[int]
 """One end token, or several, as a model's `generation_config.eos_token_id` has them."""
 
 
-def checked_ends(eos: Any, size: int, argument: str = "eos") -> tuple[int, ...]:
+def checked_ends(eos: object, size: int, argument: str = "eos") -> tuple[int, ...]:
     """Return end tokens in the order given, each once; () for None.
 
     eos: an id, a list, tuple or array of ids, or None. argument: what it is called where it was given. Raises
@@ -65,8 +65,9 @@ def checked_ends(eos: Any, size: int, argument: str = "eos") -> tuple[int, ...]:
     """
     if eos is None:
         return ()
-    several = isinstance(eos, Iterable) and not isinstance(eos, (str, bytes, Mapping, Set))
-    given: list[Any] = list(eos) if several else [eos]
+    given: list[Any] = [eos]
+    if isinstance(eos, Iterable) and not isinstance(eos, (str, bytes, Mapping, Set)):
+        given = list(eos)
     if not given:
         raise ConstraintError("is an empty list: pass at least one token, or leave it out", argument=argument)
     for one in given:
@@ -545,7 +546,7 @@ def _most(is_in: NDArray[np.int64], text: NDArray[np.uint8], offset: NDArray[np.
     return int(np.diff(begun[offset]).max(initial=0))
 
 
-def _is_int(value: object) -> bool:
+def _is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
@@ -563,7 +564,7 @@ def _checked_size(size: int | None, count: int) -> int:
     return int(size)
 
 
-def _checked_id(value: Any, size: int, argument: str, what: str = "must be token ids") -> int:
+def _checked_id(value: object, size: int, argument: str, what: str = "must be token ids") -> int:
     if not _is_int(value) or not 0 <= value < size:
         raise ConstraintError(f"{what} from 0 to {size - 1}, not {value!r}", argument=argument)
     return int(value)

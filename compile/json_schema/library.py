@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar, get_type_hints
+from typing import Any, ClassVar, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -306,7 +306,7 @@ def frames(machine: PushdownMachine, depth: int) -> int:
     return depth if height is None or height <= depth else min(depth + height, MOST_DEPTH)
 
 
-def _by_name(group: Any) -> dict[str, NDArray[Any]]:
+def _by_name(group: NamedTuple) -> dict[str, NDArray[Any]]:
     """Return the arrays of a named tuple of arrays and of such tuples, by names such as `bases.masks`."""
     out: dict[str, NDArray[Any]] = {}
     for name, part in group._asdict().items():

@@ -239,7 +239,7 @@ class Rules:
     def _quoted(self, word: str) -> bytes:
         return quoted(word, self.layout.ascii)
 
-    def _terminal(self, key: Any, make: Callable[[], Dfa]) -> Terminal:
+    def _terminal(self, key: tuple[Any, ...], make: Callable[[], Dfa]) -> Terminal:
         """Return a terminal by its name and what it is made of."""
         found = self._terminals.get(key)
         if found is None:

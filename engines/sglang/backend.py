@@ -23,7 +23,6 @@ from ..wording import said
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedTokenizerBase
 
 
 _ANY = "$$ANY$$"  # what SGLang sends for any JSON object
@@ -85,7 +84,7 @@ class MaskwrightGrammar(BaseGrammarObject):  # type: ignore[misc]  # SGLang is n
         matcher.reset()
         return MaskwrightGrammar(matcher, replace(self.grammar_stats, is_cache_hit=True, tree_traversal_time=[]))
 
-    def try_jump_forward(self, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], str] | None:
+    def try_jump_forward(self, tokenizer: object) -> tuple[list[int], str] | None:
         """Return the tokens by which the tokenizer writes what must follow, and no text; None where there are none."""
         tokens = self.matcher.forced_tokens()
         return (tokens, "") if tokens else None

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sglang.srt.sampling.sampling_params import SamplingParams
     from sglang.srt.server_args import ServerArgs
-    from transformers import PreTrainedTokenizerBase
 
     from .backend import MaskwrightBackend
 
@@ -96,7 +95,7 @@ def _hook_beam_search() -> None:
 
 
 def make_backend(
-    server_args: ServerArgs, tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos_token_ids: set[int] | None
+    server_args: ServerArgs, tokenizer: object, vocab_size: int, eos_token_ids: set[int] | None
 ) -> MaskwrightBackend:
     """Return the backend of a server that asks for it.
 

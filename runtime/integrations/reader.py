@@ -153,8 +153,8 @@ class PlacedLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # what transf
 
     columns: Tensor
     width: int
-    keys: Any
-    values: Any
+    keys: Tensor
+    values: Tensor
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Put new keys and values (B, H, n, D) at their columns, and return all that are seen."""

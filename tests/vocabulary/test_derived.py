@@ -16,7 +16,7 @@ class Numbers(list[int]):
 
 
 def test_the_example_holds() -> None:
-    (example,) = doctest.DocTestFinder().find(Derived, globs={"Derived": Derived})
+    (example,) = doctest.DocTestFinder(recurse=False).find(Derived, globs={"Derived": Derived})
     result = doctest.DocTestRunner().run(example)
     assert result.attempted
     assert result.failed == 0
