@@ -69,7 +69,7 @@ def deep_text(text: str, most: int = MOST_LEVELS) -> TooDeep | None:
     return None
 
 
-def deep_value(value: Any, most: int = MOST_LEVELS) -> TooDeep | None:
+def deep_value(value: object, most: int = MOST_LEVELS) -> TooDeep | None:
     """Return where a value is nested too deeply, None if it is not.
 
     What several parts share counts wherever it is. A part that contains itself is counted to where it begins again.
@@ -100,7 +100,7 @@ def inside(wholes: Iterable[Any]) -> list[Any]:
     ]
 
 
-def _exactly(value: Any, most: int) -> TooDeep | None:
+def _exactly(value: object, most: int) -> TooDeep | None:
     """Return what `deep_value` does, by looking at each part once, however often it is used."""
     height: dict[int, int] = {}  # of each part that is done, 0 of one that is begun
     keys: list[str | int] = []
@@ -164,7 +164,7 @@ class Flat:
         return _made_of, ([_shallow(whole, places) for whole in wholes],)
 
 
-def _same(value: Any) -> Any:
+def _same(value: object) -> Any:
     return value
 
 

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from .runtime.arena.arena import Arena
 from .runtime.arena.capacity import Capacity
 from .runtime.host.matcher import Matcher
 from .runtime.numpy_ops import bitmask, start, to_device, with_start_states
+from .table.constraint import Constraint
 from .vocabulary.vocabulary import Vocabulary
 
 Progress = Callable[[str, int, int], None]
@@ -75,7 +75,7 @@ def _make_kernels(processes: int | None, tell: Progress) -> None:
     if target is not None and target.is_file():
         return
     from .kernels.ahead.build import build, compiler
-    from .kernels.ahead.variants import fitting
+    from .kernels.processor import fitting
 
     if target is not None and compiler() is not None and fitting() and os.environ.get("MASKWRIGHT_JIT") != "1":
         build(target, fitting(), processes=processes, done=lambda done, of: tell("kernels", done, of))
@@ -105,7 +105,7 @@ def use(vocabulary: Vocabulary, tell: Progress = lambda what, done, of: None) ->
         tell("kinds of constraints", done, len(KINDS))
 
 
-def _read(table: Any, vocabulary: Vocabulary) -> None:
+def _read(table: Constraint, vocabulary: Vocabulary) -> None:
     matcher = Matcher(table, vocabulary)
     for _ in range(3):
         allowed = np.flatnonzero(np.unpackbits(matcher.mask().view(np.uint8), bitorder="little"))

@@ -67,11 +67,11 @@ def generate(model: Any, tokenizer: Any, prompts: Sequence[Any], **options: Any)
 
 
 def generate(
-    model: Any,
-    tokenizer: Any,
+    model: object,
+    tokenizer: object,
     prompts: str | Sequence[Any],
     *,
-    schema: Any = None,
+    schema: object = None,
     regex: str | None = None,
     choices: Sequence[str] | None = None,
     grammar: str | None = None,
@@ -139,10 +139,10 @@ def generate(
 
 
 def logits_processor(
-    tokenizer: Any,
-    model: Any = None,
+    tokenizer: object,
+    model: object = None,
     *,
-    schema: Any = None,
+    schema: object = None,
     regex: str | None = None,
     choices: Sequence[str] | None = None,
     grammar: str | None = None,
@@ -185,7 +185,7 @@ def logits_processor(
     return ConstraintLogitsProcessor(cache.compile(source, budget), max_tokens=max_tokens, eos_token_ids=ends)
 
 
-def _one_source(**given: Any) -> Source:
+def _one_source(**given: object) -> Source:
     """Return the one source that is given by name. Raises TypeError for none or several."""
     named = {name: value for name, value in given.items() if value is not None}
     if len(named) != 1:
@@ -198,7 +198,7 @@ def _one_source(**given: Any) -> Source:
     return makers[name](value)
 
 
-def _is_conversation(prompts: Any) -> bool:
+def _is_conversation(prompts: object) -> bool:
     """Return whether this is one list of messages, not a list of prompts."""
     return (
         isinstance(prompts, list | tuple) and bool(prompts) and all(isinstance(message, Mapping) for message in prompts)

@@ -7,7 +7,6 @@ import threading
 import time
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any
 
 from ..errors import BudgetError, RaiseBudget
 from ..kernels.preparing import preparing
@@ -38,12 +37,12 @@ class Budget:
 
     def __post_init__(self) -> None:
         for name in ("states", "bytes"):
-            limit: Any = getattr(self, name)
+            limit = getattr(self, name)
             if not isinstance(limit, Integral) or isinstance(limit, bool):
                 raise TypeError(f"Budget({name}=...) must be an integer, not {type(limit).__name__}: {limit!r}")
             if limit < 1:
                 raise ValueError(f"Budget({name}=...) must be 1 or more, not {limit}")
-        seconds: Any = self.seconds
+        seconds: object = self.seconds
         if not isinstance(seconds, Real) or isinstance(seconds, bool):
             raise TypeError(f"Budget(seconds=...) must be a number, not {type(seconds).__name__}: {seconds!r}")
         if math.isnan(seconds) or seconds < 0:

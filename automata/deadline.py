@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from types import FrameType
-from typing import Any
+from typing import Protocol
 
 from ..kernels import deadline
 from ..kernels.preparing import Preparing, preparing
@@ -27,10 +27,17 @@ from ..kernels.thread_clock import Clock, clock_of_this_thread
 _AGAIN = 0.01  # seconds until a thread that found no place is looked at again, and the least that the timer sleeps
 
 
+class Stoppable(Protocol):
+    """A compilation's meter, as far as the timer needs it."""
+
+    def stop(self, doing: str = "") -> None:
+        """Raise BudgetError: the seconds are spent."""
+
+
 class Entry:
     """A compilation of a thread, and the processor seconds at which it is late; made by that thread."""
 
-    def __init__(self, meter: Any, clock: Clock, seconds: float, frame: FrameType | None) -> None:
+    def __init__(self, meter: Stoppable, clock: Clock, seconds: float, frame: FrameType | None) -> None:
         self.meter, self.thread, self._frame = meter, threading.get_ident(), frame
         self.place: int | None = None  # of its mark
         self._clock = clock
@@ -139,7 +146,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_anew)
 
 
-def begin(meter: Any, seconds: float) -> None:
+def begin(meter: Stoppable, seconds: float) -> None:
     """Begin a compilation of this thread that is late after some processor seconds; a meter calls it in its `with`."""
     _open.drop_ended()
     clock = clock_of_this_thread()

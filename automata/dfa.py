@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConstraintError
+from ..kernels.arrays import Int32Array
 from ..kernels.compiled import kernel
 from .budget import Meter
 
@@ -257,7 +258,7 @@ def _below(rng: np.random.Generator, limit: int) -> int:
 
 
 @kernel
-def _topological(transition: Any) -> Any:
+def _topological(transition: Int32Array) -> Int32Array:
     """Return the states (N,) with every transition leading forward, or none of them if there is a cycle."""
     N, C = transition.shape
     into = np.zeros(N, np.int64)

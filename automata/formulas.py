@@ -19,9 +19,12 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 from .deadline import look
+
+Atom: TypeAlias = Any
+"""What an atom says: any hashable value, which only those that make the formulas can read."""
 
 _Arguments = ParamSpec("_Arguments")
 _Found = TypeVar("_Found")
@@ -50,7 +53,7 @@ class Formula:
 
     __slots__ = ("_negated", "atom", "is_open", "kind", "memo", "number", "parts")
 
-    def __init__(self, kind: Kind, parts: tuple[Formula, ...], atom: Any, number: int, is_open: bool) -> None:
+    def __init__(self, kind: Kind, parts: tuple[Formula, ...], atom: Atom, number: int, is_open: bool) -> None:
         self.kind, self.parts, self.atom, self.number, self.is_open = kind, parts, atom, number, is_open
         self.memo: dict[Any, Any] = {}
         self._negated: Formula | None = None
@@ -101,7 +104,7 @@ class Formulas:
         """Return how many formulas there are."""
         return len(self._made)
 
-    def _make(self, kind: Kind, parts: tuple[Formula, ...], atom: Any = None) -> Formula:
+    def _make(self, kind: Kind, parts: tuple[Formula, ...], atom: Atom = None) -> Formula:
         key = kind, (atom if atom is not None else parts)
         found = self._made.get(key)
         if found is None:
@@ -204,7 +207,7 @@ class Formulas:
     def _combined(self, kind: Kind, formulas: tuple[Formula, ...]) -> Formula:
         if len(formulas) == 1:
             return formulas[0]
-        key: Any
+        key: Hashable
         if len(formulas) == 2:
             a, b = formulas[0].number, formulas[1].number
             key = (kind, a, b) if a < b else (kind, b, a)
@@ -313,7 +316,7 @@ class Formulas:
         known[formula] = found
         return found
 
-    def exactly(self, of_atom: Callable[[Any], Formula]) -> Literal:
+    def exactly(self, of_atom: Callable[[Atom], Formula]) -> Literal:
         """Return what literals become if a negated atom becomes the complement of what the atom does."""
 
         def of_literal(literal: Formula) -> Formula:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.arrays import BoolArray, Int, Int32Array, Int64Array, begun, note
 from ..kernels.compiled import kernel
 from ..kernels.deadline import is_late
-from ..kernels.lists import begun, note
 from ..kernels.queue import lower, queue_of, take
 from .pushdown import PushdownMachine
 from .state_ranges import CALL, DEAD, KEEP, KEYS, RETURN, STRINGS, TEXTS
@@ -61,8 +61,8 @@ def frames_required(
 
 @kernel
 def _lower_frames(
-    rows: Any, calls: Any, site_start: Any, site_states: Any, site_leaf: Any, uses: Any, site_of: Any, safely: bool,
-    out: Any,
+    rows: Int32Array, calls: Int32Array, site_start: Int32Array, site_states: Int32Array, site_leaf: BoolArray,
+    uses: Int64Array, site_of: Int32Array, safely: bool, out: Int32Array,
 ) -> None:  # fmt: skip
     """Lower out[s] to how many frames that are no leaves it takes at least to end the fragment of state s.
 
@@ -144,13 +144,13 @@ def _lower_frames(
 class _Rules(NamedTuple):
     """What says which entries an entry reads: states come first, then the three below, and next calls."""
 
-    calls: Any
-    site_start: Any
-    site_states: Any
-    site_leaf: Any
-    leads: Any  # (K,) whether a site leads anywhere
-    uses: Any
-    site_of: Any
+    calls: Int32Array
+    site_start: Int32Array
+    site_states: Int32Array
+    site_leaf: BoolArray
+    leads: BoolArray  # (K,) whether a site leads anywhere
+    uses: Int64Array
+    site_of: Int32Array
     safely: bool
     best: int  # where entries of sites by their best label begin
     worst: int  # and by their worst
@@ -161,7 +161,7 @@ _DEAD_END, _NOTHING = -1, -2  # in place of an entry: there is no way on; nothin
 
 
 @kernel
-def _read_by(rules: _Rules, state: int, code: int) -> Any:
+def _read_by(rules: _Rules, state: int, code: Int) -> Int:
     """Return the entry that a code in the row of a state reads, or `_DEAD_END` or `_NOTHING`."""
     placed = rules.site_of[state]
     if 0 <= code < KEYS:
@@ -184,7 +184,7 @@ def _read_by(rules: _Rules, state: int, code: int) -> Any:
 
 
 @kernel
-def _parts_of(rules: _Rules, call: int) -> Any:
+def _parts_of(rules: _Rules, call: int) -> tuple[Int, Int]:
     """Return the entries that a call reads, below 0 for none: of what it enters, and of what comes behind."""
     site, inside = np.int64(rules.calls[call, 0]), np.int64(rules.calls[call, 1])
     if inside < KEYS and rules.site_of[inside] >= 0:

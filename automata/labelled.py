@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.arrays import BoolArray, ByteArray, Int, Int32Array, Int64Array, Uint16Array, Uint64Array
 from ..kernels.compiled import kernel
 from ..kernels.deadline import is_late
 from .budget import Meter
@@ -140,7 +141,9 @@ _BYTES_PER_PREFIX = 32  # parent, byte and state, while they move to larger arra
 
 
 @kernel
-def _spelt(class_of: Any, transition: Any, label: Any, live: Any, wanted: int, most: int, room: int) -> Any:
+def _spelt(
+    class_of: Uint16Array, transition: Int32Array, label: Int32Array, live: BoolArray, wanted: int, most: int, room: int
+) -> tuple[Int, ByteArray, Int64Array]:
     """Return how many words have a label, `_MORE` if more than `most`; all their bytes; and where each stops in these.
 
     live: (N,) whether such a word goes on from a state. The shortest words come first. room: prefixes of words that
@@ -192,7 +195,7 @@ def _spelt(class_of: Any, transition: Any, label: Any, live: Any, wanted: int, m
 
 
 @kernel
-def _trie(data: Any, stop: Any) -> Any:
+def _trie(data: ByteArray, stop: Int64Array) -> tuple[Int32Array, ByteArray, Int32Array]:
     """Return the trie of words, which are data up to each stop: each node's parent and byte (N,), and each word's node.
 
     Nodes come after their parents; the root is 0.
@@ -226,7 +229,10 @@ def _trie(data: Any, stop: Any) -> Any:
 
 
 @kernel
-def _overlaid(class_of: Any, transition: Any, label: Any, parent: Any, byte: Any, last: Any, labels: Any) -> Any:
+def _overlaid(
+    class_of: Uint16Array, transition: Int32Array, label: Int32Array, parent: Int32Array, byte: ByteArray,
+    last: Int32Array, labels: Int32Array,
+) -> tuple[Uint16Array, Int32Array, Int32Array]:  # fmt: skip
     """Return class_of, transition and label of a trie, then what its nodes lead to of an automaton, as far as reached.
 
     Words end in the nodes `last`, with these labels; others, and what goes on from nodes in another way, are as before.
@@ -294,7 +300,7 @@ def _unmarked(dfa: Dfa, meter: Meter) -> tuple[NDArray[np.uint16], NDArray[np.in
 
 
 @kernel
-def states_before(transition: Any) -> Any:
+def states_before(transition: Int32Array) -> tuple[Int64Array, Int32Array]:
     """Return the states that lead to each state (N, C), each once: before[start[s] : start[s + 1]]."""
     states, classes = transition.shape
     last, start = np.full(states, -1, np.int32), np.zeros(states + 2, np.int64)
@@ -319,7 +325,7 @@ def states_before(transition: Any) -> Any:
 
 
 @kernel
-def leading_to(known: Any, ends: Any) -> Any:
+def leading_to(known: tuple[Int64Array, Int32Array], ends: BoolArray) -> BoolArray:
     """Return which states (N,) lead to one of those in `ends` (N,), or are one, by what `states_before` found."""
     (start, before), count = known, 0
     found, todo = ends.copy(), np.empty(ends.size, np.int64)
@@ -344,7 +350,7 @@ def bytes_ahead(label: NDArray[np.int32]) -> int:
 
 
 @kernel
-def labels_ahead(transition: Any, label: Any) -> Any:
+def labels_ahead(transition: Int32Array, label: Int32Array) -> Uint64Array:
     """Return the labels with which words may end that go on from each state of a DFA: (N, W), 64 in a number."""
     start, before = states_before(transition)
     states = label.size

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.arrays import Int32Array, Int64Array, Uint16Array
 from ..kernels.compiled import kernel
 from ..kernels.deadline import is_late
 from .budget import Meter
@@ -49,7 +48,9 @@ def canonical_labels(
 
 
 @kernel
-def _canonical(class_of: Any, transition: Any, label: Any, start: int) -> Any:
+def _canonical(
+    class_of: Uint16Array, transition: Int32Array, label: Int32Array, start: int
+) -> tuple[bool, Uint16Array, Int32Array, Int32Array]:
     """Return (whether the arrays are a DFA, class_of, transition, label) in canonical form."""
     N, C = transition.shape
     no_language = np.zeros(class_of.size, np.uint16), np.full((1, 1), -1, np.int32), np.full(1, -1, np.int32)
@@ -119,7 +120,7 @@ def _canonical(class_of: Any, transition: Any, label: Any, start: int) -> Any:
 
 
 @kernel
-def _incoming(to: Any) -> Any:
+def _incoming(to: Int32Array) -> tuple[Int32Array, Int32Array, Int64Array]:
     """Return transitions to (N, K) by the state that they lead to: its sources, their classes, where each begins."""
     count, K = to.shape
     into = np.zeros(count + 1, np.int64)
@@ -143,7 +144,7 @@ def _incoming(to: Any) -> Any:
 
 
 @kernel
-def merge_columns(class_of: Any, transition: Any) -> Any:
+def merge_columns(class_of: Uint16Array, transition: Int32Array) -> tuple[Uint16Array, Int32Array]:
     """Return class_of (A,) with classes in order of their smallest symbol, and the column (K,) of each class."""
     N, C = transition.shape
     digest = np.zeros(C, np.uint64)
@@ -176,7 +177,7 @@ def merge_columns(class_of: Any, transition: Any) -> Any:
 
 
 @kernel
-def _trim(transition: Any, columns: Any, label: Any, start: int) -> Any:
+def _trim(transition: Int32Array, columns: Int32Array, label: Int32Array, start: int) -> tuple[Int32Array, Int32Array]:
     """Return the states on ways from start to an end, and the place (N,) of each state among them, -1 for others."""
     N = transition.shape[0]
     number = np.full(N, -1, np.int32)

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..kernels.arrays import Int, Int32Array
 from ..kernels.compiled import kernel
 from .budget import Budget, Meter
 from .deadline import look
 from .dfa import BYTES, Dfa
 
 _BUILDING = "building the NFA"
-IntArray = NDArray[np.int32]
 
 
 class Fragment(NamedTuple):
@@ -50,7 +49,7 @@ class Nfa:
         self._epsilons = array("i")  # state, next state
         # state, its chain, its place there: no state of a chain can do more than those before it
         self._ordered = array("i")
-        self._chains = 0
+        self._chains: Int = 0
 
     # ---------------------------------------------------------------------------------------------------- leaves
 
@@ -87,7 +86,7 @@ class Nfa:
             raise ValueError(f"a DFA over {dfa.alphabet} symbols does not fit an alphabet of {self.alphabet}")
         return self.embed_edges(dfa.edges, dfa.num_states, [0], np.flatnonzero(dfa.accepting).tolist())
 
-    def embed_edges(self, edges: IntArray, num_states: int, starts: Sequence[int], ends: Sequence[int]) -> Fragment:
+    def embed_edges(self, edges: Int32Array, num_states: int, starts: Sequence[int], ends: Sequence[int]) -> Fragment:
         """Return a fragment for an automaton: edges (E, 4) as (state, low, high, next state), its starts and ends."""
         start, edge_from, epsilon_from = self.num_states, len(self._edges), len(self._epsilons)
         self.meter.check(states=start + num_states + 2, bytes=self.nbytes + 4 * edges.size, doing=_BUILDING)
@@ -103,7 +102,7 @@ class Nfa:
         self.num_states = end + 1
         return Fragment(start, end, start, end + 1, edge_from, len(self._edges), epsilon_from, len(self._epsilons))
 
-    def skip(self, part: Fragment, pairs: IntArray) -> Fragment:
+    def skip(self, part: Fragment, pairs: Int32Array) -> Fragment:
         """Return the part with ways that read nothing between its own states, given as (state, next state), (P, 2)."""
         self._epsilons.frombytes(np.ascontiguousarray(pairs, np.int32).tobytes())
         return self._around((part,), part.start, part.end)
@@ -229,12 +228,12 @@ class Nfa:
         """Bytes of all edges and epsilons."""
         return 4 * (len(self._edges) + len(self._epsilons))
 
-    def arrays(self) -> tuple[IntArray, IntArray]:
+    def arrays(self) -> tuple[Int32Array, Int32Array]:
         """Return edges (E, 4) as (state, low, high, next state) and epsilons (P, 2) as (state, next state)."""
         edges = np.array(self._edges, np.int32).reshape(-1, 4)
         return edges, np.array(self._epsilons, np.int32).reshape(-1, 2)
 
-    def chains(self) -> tuple[IntArray, IntArray]:
+    def chains(self) -> tuple[Int32Array, Int32Array]:
         """Return each state's chain, -1 for none, and its place there: (n,) each; both empty if there are no chains."""
         size = self.num_states if self._ordered else 0
         chain, place = np.full(size, -1, np.int32), np.zeros(size, np.int32)
@@ -244,7 +243,9 @@ class Nfa:
 
 
 @kernel
-def _copied(own: Any, width: int, low: int, high: int, shift: int, size: int, more: int) -> Any:
+def _copied(
+    own: Int32Array, width: int, low: int, high: int, shift: int, size: int, more: int
+) -> tuple[bool, Int32Array]:
     """Return whether all rows lead from states low .. high - 1 to such states, and if so, `more` copies of the rows.
 
     A row has `width` numbers, the first and last of which are states. These are raised by `shift` in the first copy,
@@ -261,7 +262,9 @@ def _copied(own: Any, width: int, low: int, high: int, shift: int, size: int, mo
 
 
 @kernel
-def _copied_chains(ordered: Any, low: int, high: int, shift: int, size: int, more: int, chains: int) -> Any:
+def _copied_chains(
+    ordered: Int32Array, low: int, high: int, shift: int, size: int, more: int, chains: Int
+) -> tuple[Int32Array, Int]:
     """Return the triples of copies, as in `_copied`, with new chains for each copy, and the number of chains then."""
     own = np.empty(ordered.size, np.int32)
     count, first, last = 0, chains, -1
@@ -282,7 +285,7 @@ def _copied_chains(ordered: Any, low: int, high: int, shift: int, size: int, mor
 
 
 @kernel
-def _in_chains(ordered: Any, low: int, high: int, shift: Any, chains: int) -> Any:
+def _in_chains(ordered: Int32Array, low: int, high: int, shift: Int32Array, chains: Int) -> tuple[Int32Array, Int]:
     """Return triples for copies of states low .. high - 1, and the number of chains then.
 
     Each of these states that is in no chain begins one.

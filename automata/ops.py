@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.arrays import Int64Array, resized, slot_of
 from ..kernels.compiled import kernel
 from ..kernels.deadline import is_late
-from .arrays import resized
 from .budget import Budget, Meter
 from .dfa import BYTES, Dfa
-from .hashing import slot_of
 from .minimize import canonical
 from .nfa import Nfa
 from .subsets import determinize
@@ -222,7 +221,7 @@ class _Pairs(NamedTuple):
 
 
 @kernel
-def _pairs(a: _Operand, b: _Operand, truth: int, search: bool, found: _Pairs, progress: Any) -> int:
+def _pairs(a: _Operand, b: _Operand, truth: int, search: bool, found: _Pairs, progress: Int64Array) -> int:
     """Go on with the product until it is done or short of room; return which.
 
     A search stops at a first member. The state after an operand's last stands for being outside its language for good.

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import long_enough
+from ..kernels.arrays import long_enough
 from .pushdown_rows import NewRows, Pieces, fill_rows, growing_rows
 from .state_ranges import CALL, DEAD, PHASES, STRINGS, TEXTS
 from .string_content import Content

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.arrays import Int32Array
 from ..kernels.compiled import kernel
 from .state_ranges import CALL, DEAD, KEEP, RETURN
 
@@ -78,8 +79,9 @@ def growing_rows(least: int) -> NDArray[np.int32]:
 
 @kernel
 def fill_rows(
-    rows: Any, calls: Any, site_start: Any, site_states: Any, new: NewRows, pieces: PieceArrays, again: int
-) -> None:
+    rows: Int32Array, calls: Int32Array, site_start: Int32Array, site_states: Int32Array, new: NewRows,
+    pieces: PieceArrays, again: int,
+) -> None:  # fmt: skip
     """Write new rows and calls by their pieces. again: keep rows of DFAs, which were written since the first time."""
     first, stop, holes, reached = new
     blocks, enters, edges, chains, data, copies, late = pieces

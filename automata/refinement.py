@@ -11,10 +11,9 @@ another takes.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ..kernels.arrays import BoolArray, Int, Int32Array, Int64Array, IntegerArray, Uint64Array
 from ..kernels.compiled import kernel
 from ..kernels.deadline import is_late
 
@@ -22,7 +21,7 @@ _SLOW = 2  # rounds that raise the number of blocks to less than 5/4, after whic
 
 
 @kernel
-def rounds(to: Any, label: Any) -> Any:
+def rounds(to: Int32Array, label: Int32Array) -> tuple[Int32Array, Int, bool]:
     """Return a block (N,) for each state, the number of blocks, and whether no word tells states of one block apart.
 
     to: the state that each leads to by each class (N, K), -1 for none. label: the label that each accepts with (N,), -1
@@ -91,7 +90,10 @@ def rounds(to: Any, label: Any) -> Any:
 
 
 @kernel
-def refine(source: Any, label: Any, into: Any, accepting: Any, K: int, block: Any, blocks: int) -> Any:
+def refine(
+    source: Int32Array, label: Int32Array, into: Int64Array, accepting: BoolArray, K: int, block: Int32Array,
+    blocks: Int,
+) -> tuple[Int32Array, Int32Array, Int]:  # fmt: skip
     """Return a block (N,) for each state, the same for two if no word tells them apart, a state of each, their number.
 
     State t is led to from source[j] by class label[j], below K, for j in into[t] .. into[t + 1]. block: (N,) numbers
@@ -180,7 +182,7 @@ def refine(source: Any, label: Any, into: Any, accepting: Any, K: int, block: An
 
 
 @kernel
-def _partitioned(block: Any, blocks: int) -> Any:
+def _partitioned(block: Int32Array, blocks: Int) -> tuple[Int32Array, Int32Array, Int32Array, Int32Array]:
     """Return states by block: block b is element[first[b] : stop[b]], and state s stands at place[s].
 
     All four arrays have an entry for each state, of which there may be as many blocks.
@@ -205,7 +207,7 @@ def _partitioned(block: Any, blocks: int) -> Any:
 
 
 @kernel(inline="always")
-def _compare(by: Any, s: int, t: int) -> int:
+def _compare(by: IntegerArray, s: int, t: int) -> int:
     """Return -1, 0 or 1 as the rows of s and t stand in order."""
     for w in range(by.shape[1]):
         if by[s, w] != by[t, w]:
@@ -214,7 +216,7 @@ def _compare(by: Any, s: int, t: int) -> int:
 
 
 @kernel
-def _run(element: Any, begin: int, end: int, by: Any) -> int:
+def _run(element: Int32Array, begin: int, end: int, by: Uint64Array) -> int:
     """Return where the states from `begin` on cease to have equal rows."""
     j = begin + 1
     while j < end and _compare(by, element[begin], element[j]) == 0:
@@ -223,7 +225,7 @@ def _run(element: Any, begin: int, end: int, by: Any) -> int:
 
 
 @kernel
-def _sort(element: Any, begin: int, end: int, by: Any, spare: Any) -> None:
+def _sort(element: Int32Array, begin: int, end: int, by: Uint64Array, spare: Int32Array) -> None:
     """Sort states begin .. end by their rows, by merging; equal ones, most often all, cost one pass."""
     if _run(element, begin, end, by) >= end:
         return

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.arrays import Int, Int32Array, Int64Array, IntArray, IntegerArray, Uint64Array
 from ..kernels.compiled import kernel
 
-IntArray = NDArray[np.signedinteger[Any]]
 Progress = Callable[[str, int, int], None]
 """Called with (stage, done, total) as a build goes on."""
 
@@ -29,7 +29,7 @@ CHUNK = 1 << 20  # sequences per kernel call, so that progress can be shown betw
 class Sequences(NamedTuple):
     """Sequences of tokens: number i is values[offsets[i] : offsets[i + 1]]."""
 
-    values: NDArray[Any]  # of any integer type
+    values: IntegerArray  # of any integer type
     offsets: IntArray  # (N + 1,); empty if each sequence has `length` tokens
     length: int
 
@@ -99,13 +99,13 @@ def sort(
 
 
 @kernel(inline="always")
-def begin_of(offsets: Any, length: int, i: int) -> Any:
+def begin_of(offsets: IntArray, length: int, i: int) -> Int:
     """Return where sequence i begins; see `Sequences`."""
     return offsets[i] if offsets.size else i * length
 
 
 @kernel(inline="always")
-def _word(values: Any, begin: int, stop: int, bits: int, per_word: int) -> Any:
+def _word(values: IntegerArray, begin: Int, stop: Int, bits: int, per_word: int) -> np.uint64:
     """Return tokens begin .. stop as one uint64: token + 1 in `bits` bits each, 0 where the sequence has ended."""
     word = np.uint64(0)
     for j in range(per_word):
@@ -117,8 +117,9 @@ def _word(values: Any, begin: int, stop: int, bits: int, per_word: int) -> Any:
 
 @kernel
 def _load_words(
-    sequences: Sequences, packing: _Packing, lo: int, hi: int, vocab_size: int, words: Any, shift: int, counts: Any
-) -> int:
+    sequences: Sequences, packing: _Packing, lo: int, hi: int, vocab_size: int, words: Uint64Array, shift: int,
+    counts: Int64Array,
+) -> int:  # fmt: skip
     """Pack the first tokens of sequences lo .. hi into `words`; return the flat index of the first bad token, or -1.
 
     Adds to `counts` (2^k,) how many words have each digit at `shift`.
@@ -141,7 +142,9 @@ def _load_words(
 
 
 @kernel
-def _into_buckets(words: Any, shift: int, start: Any, words_out: Any, index_out: Any) -> None:
+def _into_buckets(
+    words: Uint64Array, shift: int, start: Int64Array, words_out: Uint64Array, index_out: IntArray
+) -> None:
     """Move all words to their buckets by the digit at `shift`, with their numbers; `start` holds first places."""
     mask = np.uint64(start.size - 1)
     for i in range(words.size):
@@ -153,7 +156,7 @@ def _into_buckets(words: Any, shift: int, start: Any, words_out: Any, index_out:
 
 
 @kernel(inline="always")
-def _insertion_sort(words: Any, index: Any, lo: int, hi: int) -> None:
+def _insertion_sort(words: Uint64Array, index: IntArray, lo: int, hi: int) -> None:
     for i in range(lo + 1, hi):
         word, at = words[i], index[i]
         j = i
@@ -166,7 +169,10 @@ def _insertion_sort(words: Any, index: Any, lo: int, hi: int) -> None:
 
 
 @kernel
-def _scatter(words: Any, index: Any, lo: int, hi: int, shift: int, start: Any, words_out: Any, index_out: Any) -> None:
+def _scatter(
+    words: Uint64Array, index: IntArray, lo: int, hi: int, shift: int, start: Int64Array, words_out: Uint64Array,
+    index_out: IntArray,
+) -> None:  # fmt: skip
     """Move lo..hi to their buckets by the digit at `shift`; `start` holds each bucket's first place."""
     mask = np.uint64(start.size - 1)
     for i in range(lo, hi):
@@ -178,14 +184,17 @@ def _scatter(words: Any, index: Any, lo: int, hi: int, shift: int, start: Any, w
 
 
 @kernel
-def _histogram(words: Any, lo: int, hi: int, shift: int, counts: Any) -> None:
+def _histogram(words: Uint64Array, lo: int, hi: int, shift: int, counts: Int64Array) -> None:
     mask = np.uint64(counts.size - 1)
     for i in range(lo, hi):
         counts[(words[i] >> np.uint64(shift)) & mask] += 1
 
 
 @kernel
-def _radix_sort(words: Any, index: Any, lo: int, hi: int, top_bits: int, spare_words: Any, spare_index: Any) -> None:
+def _radix_sort(
+    words: Uint64Array, index: IntArray, lo: int, hi: int, top_bits: int, spare_words: Uint64Array,
+    spare_index: IntArray,
+) -> None:  # fmt: skip
     """Sort lo..hi by the lowest `top_bits` bits of their words, stably; the bits above are all equal."""
     stack = [(lo, hi, top_bits)]
     while len(stack):
@@ -228,8 +237,9 @@ def _radix_sort(words: Any, index: Any, lo: int, hi: int, top_bits: int, spare_w
 
 @kernel
 def _sort_buckets(
-    sequences: Sequences, packing: _Packing, sorting: _Sorting, shared: Any, first: int, stops: Any, sort_bits: int
-) -> None:
+    sequences: Sequences, packing: _Packing, sorting: _Sorting, shared: Int32Array, first: int, stops: Int64Array,
+    sort_bits: int,
+) -> None:  # fmt: skip
     """Sort buckets, which end at `stops`, one after the other; see `_sort_words`."""
     lo = first
     for hi in stops:
@@ -239,7 +249,7 @@ def _sort_buckets(
 
 @kernel
 def _sort_words(
-    sequences: Sequences, packing: _Packing, sorting: _Sorting, shared: Any, lo: int, hi: int, sort_bits: int
+    sequences: Sequences, packing: _Packing, sorting: _Sorting, shared: Int32Array, lo: int, hi: int, sort_bits: int
 ) -> None:
     """Sort sequences lo .. hi, whose first words are loaded, and write how many tokens each shares with the one before.
 

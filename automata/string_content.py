@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.arrays import Int32Array, Uint16Array, Uint64Array
 from ..kernels.compiled import kernel
 from ..kernels.deadline import is_late
 from .state_ranges import PHASES, TEXTS
@@ -35,7 +36,7 @@ class Content(NamedTuple):
 
 
 @kernel
-def labels_in_escapes(class_of: Any, transition: Any, ahead: Any) -> Any:
+def labels_in_escapes(class_of: Uint16Array, transition: Int32Array, ahead: Uint64Array) -> Uint64Array:
     """Return the labels ahead of the states of a content and of the places in an escape behind each, (N, PHASES, W).
 
     ahead: the labels ahead of the states (N, W), as bits. See `Content` for the places.

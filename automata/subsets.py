@@ -6,21 +6,18 @@ chain of states (`Nfa.chains`) only the first: it can do all that the others can
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.arrays import Int, Int32Array, Int64Array, Uint16Array, Uint64Array, resized
 from ..kernels.compiled import kernel
 from ..kernels.deadline import is_late
-from .arrays import resized
 from .budget import Meter
 from .dfa import Dfa
 from .minimize import canonical
 from .nfa import Fragment, Nfa
-
-Int32Array = NDArray[np.int32]
-Int64Array = NDArray[np.int64]
 
 _DONE, _STATES, _POOL = range(3)  # why the kernel came back
 
@@ -98,7 +95,7 @@ def determinize(nfa: Nfa, fragment: Fragment, meter: Meter | None = None) -> Dfa
 
 
 @kernel
-def _classes(edges: Any, alphabet: int) -> Any:
+def _classes(edges: Int32Array, alphabet: int) -> tuple[Uint16Array, Int32Array]:
     """Return the class of each symbol (A,), and the highest class among symbols 0 .. a for each a (A,).
 
     Two symbols are of one class if the same ranges hold them. Classes are numbered by their smallest symbols, so a
@@ -145,7 +142,9 @@ def _classes(edges: Any, alphabet: int) -> Any:
 
 
 @kernel
-def _sorted(edges: Any, epsilons: Any, n: int, class_of: Any, highest: Any) -> Any:
+def _sorted(
+    edges: Int32Array, epsilons: Int32Array, n: int, class_of: Uint16Array, highest: Int32Array
+) -> tuple[Int32Array, Int32Array, Int32Array, Int32Array]:
     """Return the first four arrays of `_ByState`. class_of, highest: see `_classes`."""
     E = edges.shape[0]
     edge_start = np.zeros(n + 1, np.int32)
@@ -327,7 +326,7 @@ def _subsets(nfa: _ByState, sets: _Sets, progress: _Progress) -> int:
 
 
 @kernel
-def _slots_of(digest: Any, count: int, capacity: int) -> Any:
+def _slots_of(digest: Uint64Array, count: int, capacity: int) -> Int32Array:
     """Return a table of open addressing with room for `capacity` digests, in which `count` have their places."""
     size = 4
     while size < 2 * capacity:
@@ -342,7 +341,7 @@ def _slots_of(digest: Any, count: int, capacity: int) -> Any:
 
 
 @kernel(inline="always")
-def _mixed(s: Any) -> Any:
+def _mixed(s: Int) -> np.uint64:
     """Return 64 bits that look random for each state."""
     mixed = (np.uint64(s) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.arrays import Int, Int32Array, Int64Array, IntArray, Uint32Array, UintArray
 from ..kernels.compiled import kernel
-from .sequence_sort import CHUNK, WIDE, IntArray, Progress, Sequences, begin_of, sort
+from .sequence_sort import CHUNK, WIDE, Progress, Sequences, begin_of, sort
 
 _FETCH = 1024  # sequences touched ahead while the trie is written
 
@@ -45,7 +46,7 @@ class _Nodes(NamedTuple):
     """The arrays of a trie as they are written: see `Trie`."""
 
     row_start: IntArray
-    edge_token: NDArray[Any]
+    edge_token: UintArray
     edge_target: IntArray
     accepting: NDArray[np.bool_]
     item_start: IntArray
@@ -75,9 +76,9 @@ def build_trie(
     """
     report = progress or (lambda stage, done, total: None)
     index, shared = sort(values, offsets, length, count, vocab_size, progress)
-    longest = length if not offsets.size else int(np.diff(offsets).max())
-    rows = np.zeros(longest + 2, np.int64)
-    edges = np.zeros(longest + 2, np.int64)
+    most = length if not offsets.size else int(np.diff(offsets).max())
+    rows = np.zeros(most + 2, np.int64)
+    edges = np.zeros(most + 2, np.int64)
     tails, distinct, shortest, longest = count_nodes(offsets, length, index, shared, rows, edges)
     num_rows, num_edges = int(rows.sum()), int(edges.sum())
     num_states = num_rows + tails + 2
@@ -130,16 +131,18 @@ def _by_state(
 
 
 @kernel
-def count_nodes(offsets: Any, length: int, index: Any, shared: Any, rows: Any, edges: Any) -> Any:
+def count_nodes(
+    offsets: Int64Array, length: int, index: IntArray, shared: Int32Array, rows: Int64Array, edges: Int64Array
+) -> tuple[Int, Int, Int, Int]:
     """Add rows and edges by depth to `rows` and `edges`; return (tail entries, distinct, shortest, longest).
 
     The latter are numbers of distinct sequences, and of tokens of the shortest and the longest.
     """
     n = index.size
-    tails = 0
+    tails: Int = 0
     distinct = 0
-    shortest = np.int64(1) << 62
-    longest = 0
+    shortest: Int = np.int64(1) << 62
+    longest: Int = 0
     i = 0
     before = -1  # tokens shared with the sequence before
     while i < n:
@@ -165,8 +168,9 @@ def count_nodes(offsets: Any, length: int, index: Any, shared: Any, rows: Any, e
 
 @kernel
 def fill_nodes(
-    sequences: Sequences, index: Any, shared: Any, at: Any, stop: int, levels: _Levels, nodes: _Nodes, end: int
-) -> None:
+    sequences: Sequences, index: IntArray, shared: Int32Array, at: Int64Array, stop: int, levels: _Levels,
+    nodes: _Nodes, end: int,
+) -> None:  # fmt: skip
     """Write the nodes of sorted sequences up to number `stop`; `at` and `levels` say where the last call ended.
 
     at: next sequence, tokens that it shares with the one before, next tail entry, next group, unused. end: the entry at
@@ -222,7 +226,7 @@ def fill_nodes(
 
 
 @kernel
-def fill_masks(row_start: Any, edge_token: Any, base_row: Any, masks: Any) -> None:
+def fill_masks(row_start: IntArray, edge_token: UintArray, base_row: Int32Array, masks: Uint32Array) -> None:
     """Set the bit of each edge's token in the mask (U, words) of each row that has one."""
     for row in range(base_row.size):
         if base_row[row] >= 0:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
+from ..kernels.arrays import BoolArray, Int32Array, Int64Array, Uint16Array
 from ..kernels.compiled import kernel
 from ..kernels.deadline import is_late
 from .dfa import BYTES, Dfa
@@ -76,7 +76,7 @@ def text() -> Dfa:
 
 
 @kernel
-def characters_left(class_of: Any, transition: Any, accepting: Any, longest: bool) -> Any:
+def characters_left(class_of: Uint16Array, transition: Int32Array, accepting: BoolArray, longest: bool) -> Int32Array:
     """Return how many characters begin at least (N,), from each state on, until a word of a trimmed DFA may end.
 
     longest: the most characters until no word goes on, in place of that; of finite languages only. Words are UTF-8.
@@ -105,7 +105,7 @@ def characters_left(class_of: Any, transition: Any, accepting: Any, longest: boo
 
 
 @kernel
-def _character(ranges: Any, blocks: int) -> Any:
+def _character(ranges: Int64Array, blocks: int) -> Int32Array:
     """Return the transitions (N, 256) of one character in these ranges (R, 2); state 0 starts, state 1 accepts.
 
     Works on blocks of 64 code points, one bit each, so it takes as long for one range as for thousands, some 30 us:

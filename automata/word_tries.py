@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.arrays import ByteArray, Int, Int32Array, Int64Array, long_enough
 from ..kernels.compiled import kernel
-from .arrays import long_enough
 from .state_ranges import DEAD, KEYS, STRINGS
 
 KEY_BYTE, KEY_CHILD, KEY_NEXT, KEY_LIKE, KEY_LABEL, KEY_ESCAPE, KEY_END, KEY_STOP = range(8)
@@ -90,7 +89,9 @@ class WordTries:
 
 
 @kernel
-def _fill_tries(keys: Any, tries: Any, letters: Any, ends: Any, labels: Any, rows: Any) -> None:
+def _fill_tries(
+    keys: Int32Array, tries: Int32Array, letters: ByteArray, ends: Int64Array, labels: Int32Array, rows: Int32Array
+) -> None:
     """Write the states of tries of sorted words, each trie's in the order of its words; see `WordTries.add`."""
     longest, at = np.int64(0), np.int64(0)
     for end in ends:
@@ -129,7 +130,7 @@ def _fill_tries(keys: Any, tries: Any, letters: Any, ends: Any, labels: Any, row
 
 
 @kernel
-def _set_key(keys: Any, here: Any, byte: Any, like: Any, string: Any, escape: Any) -> None:
+def _set_key(keys: Int32Array, here: Int, byte: Int, like: Int, string: Int, escape: Int) -> None:
     """Write a state of a trie in which no word ends and from which none goes on."""
     keys[here, KEY_BYTE], keys[here, KEY_CHILD], keys[here, KEY_NEXT], keys[here, KEY_LIKE] = byte, -1, -1, like
     within = like == string and like != DEAD  # a string, and no character of it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,10 @@ from ..automata.dfa import Dfa
 from ..errors import ConstraintError, MissingDependencyError, VocabularyMismatchError
 from ..table.transition_table import TransitionTable, integer_vocabulary
 from ..vocabulary.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    import graphviz
+
 
 FORMATS = (".svg", ".pdf", ".png", ".dot")
 """Endings of the files that `write` makes; only .dot, the graph's source, needs no program."""
@@ -65,7 +69,7 @@ def draw_table(table: TransitionTable, *, vocabulary: Vocabulary | None = None, 
     return graph
 
 
-def write(graph: Any, path: Path) -> None:
+def write(graph: graphviz.Digraph, path: Path) -> None:
     """Write a graph to a file of one of `FORMATS`, which its ending says.
 
     Raises MissingDependencyError where the program `dot` is not installed, ConstraintError where it fails.
@@ -232,12 +236,12 @@ def _graph(title: str) -> Any:
     return graph
 
 
-def _add_state(graph: Any, state: int, accepting: bool, note: str) -> None:
+def _add_state(graph: graphviz.Digraph, state: int, accepting: bool, note: str) -> None:
     label = f"{state}\\n{note}" if note else str(state)  # \n is Graphviz's own: a new line
     graph.node(str(state), label=label, peripheries="2" if accepting else "1")
 
 
-def _add_edge(graph: Any, state: int, target: int, label: str, tooltip: str) -> None:
+def _add_edge(graph: graphviz.Digraph, state: int, target: int, label: str, tooltip: str) -> None:
     from graphviz import escape  # backslashes as they are, and no label is taken for HTML
 
     graph.edge(str(state), str(target), label=escape(label), tooltip=escape(tooltip))

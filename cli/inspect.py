@@ -11,11 +11,10 @@ from ..compile.constraint_source import Source
 from ..compile.tags.tagged_text import plain
 from ..table.transition_table import TransitionTable
 from . import options
-from .console import console
 from .input_files import name_of, read_bytes
 from .table_report import print_table, print_way
 from .tokenizer import Tokenizer, optional_tokenizer, single_bytes
-from .wording import naming
+from .wording import console, naming
 
 
 @click.group("inspect", cls=options.TableGroup)

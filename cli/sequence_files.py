@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConstraintError, MissingDependencyError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def read_sequences(source: Path, columns: tuple[str, ...]) -> Any:  # an array, a memory map or an Arrow column
@@ -59,7 +62,7 @@ def _check_columns(source: Path, columns: tuple[str, ...], names: list[str]) -> 
             raise ConstraintError(f"{source} has no column {name!r}; it has {', '.join(names)}")
 
 
-def _token_column(name: str, column: Any) -> NDArray[Any]:  # pyarrow has no types
+def _token_column(name: str, column: pa.ChunkedArray) -> NDArray[Any]:
     """Return a column of one token a row as an array."""
     import pyarrow
 

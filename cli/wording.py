@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import assert_never
 
 import click
+from rich.console import Console
 
 from ..errors import (
     AddDocument,
@@ -75,3 +76,11 @@ def naming(source: str) -> Iterator[None]:
         yield
     except MaskwrightError as error:
         raise failure(error, source) from None
+
+
+def console() -> Console:
+    """Return a console as wide as the terminal; lines that go to a file or another program are never cut."""
+    made = Console()
+    if not made.is_terminal:
+        made.width = 10_000
+    return made

@@ -20,8 +20,7 @@ from ..table.snapshot import Snapshot
 from ..table.sorted_matrix import SortedMatrix
 from ..table.transition_table import TransitionTable
 from ..table.update_log import check_apart
-from ..vocabulary.end_tokens import EndTokens
-from ..vocabulary.vocabulary import Vocabulary
+from ..vocabulary.vocabulary import EndTokens, Vocabulary
 from .catalogue_file import CatalogueHeader, ItemRows, is_fixed, read_fixed, write_fixed
 from .found_items import AnyFilter, Table, on_host, ranked_items
 from .item_store import ItemStore
@@ -82,7 +81,7 @@ class Catalogue:
 
     @classmethod
     def of(
-        cls, sids: Any, items: Any, vocab_size: int | None = None, *, offsets: int | Sequence[int] = 0,
+        cls, sids: object, items: object, vocab_size: int | None = None, *, offsets: int | Sequence[int] = 0,
         names: Sequence[str | Sequence[str]] | None = None, vocabulary: Vocabulary | None = None,
         eos: EndTokens | None = None, kind: Kind = "table", metadata: Mapping[str, Any] | None = None,
     ) -> Catalogue:  # fmt: skip
@@ -223,7 +222,7 @@ class Catalogue:
         """
         return self.table.filter(keep)
 
-    def without(self, ids: Any) -> AnyFilter:
+    def without(self, ids: object) -> AnyFilter:
         """Return a filter that leaves out the items with any of some ids, such as those that a user has seen.
 
         Another item with the same semantic ID is kept.
@@ -244,7 +243,7 @@ class Catalogue:
         return self.filter(keep)
 
     def items(
-        self, found: Any, limit: int | None = None, *, filters: AnyFilter | Sequence[AnyFilter] | None = None
+        self, found: object, limit: int | None = None, *, filters: AnyFilter | Sequence[AnyFilter] | None = None
     ) -> list[Any]:
         """Return the ids of the items that were found, each once, the best first.
 
@@ -273,7 +272,7 @@ class Catalogue:
         return [list(row) for row in lists] if is_batch else list(lists[0])
 
     def ranked(
-        self, found: Any, limit: int | None = None, *, filters: AnyFilter | Sequence[AnyFilter] | None = None
+        self, found: object, limit: int | None = None, *, filters: AnyFilter | Sequence[AnyFilter] | None = None
     ) -> list[Any]:
         """Return pairs of an item's id and its score, as `items` orders them. Arguments are those of `items`.
 
@@ -288,7 +287,7 @@ class Catalogue:
         lists, is_batch = ranked_items(self.table, self.ids, found, limit, filters)
         return [list(row.items()) for row in lists] if is_batch else list(lists[0].items())
 
-    def states(self, tokens: Any) -> NDArray[np.int64]:
+    def states(self, tokens: object) -> NDArray[np.int64]:
         """Return the final state of each sequence of tokens, as `generate` of transformers writes them.
 
         Args:

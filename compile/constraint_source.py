@@ -56,7 +56,7 @@ class Source:
     lazy: bool = True
 
     @classmethod
-    def json_schema(cls, schema: Any, *, lazy: bool = True, **options: Any) -> Source:
+    def json_schema(cls, schema: object, *, lazy: bool = True, **options: Any) -> Source:
         """Return the source of a schema.
 
         Args:
@@ -135,7 +135,7 @@ class Source:
         return cls("grammar", _plain(grammar), {"start": _plain(start), "syntax": _plain(syntax), "depth": depth})
 
     @classmethod
-    def structural_tag(cls, tag: Any, **options: Any) -> Source:
+    def structural_tag(cls, tag: object, **options: Any) -> Source:
         """Return the source of text with tags.
 
         Args:
@@ -252,7 +252,7 @@ class Source:
         return Source, (self.kind, contents, options, self.lazy)
 
 
-def _plain(given: Any) -> Any:
+def _plain(given: object) -> Any:
     """Return a str as one of no class of its own; anything else as it is."""
     return "".join([given]) if isinstance(given, str) else given
 
@@ -275,7 +275,7 @@ def _contents_of(model: type) -> Any:
     return contents
 
 
-def _format(part: Any) -> Any:
+def _format(part: object) -> Any:
     """Return a part of a structural tag as it is to be read, with the schemas of pydantic classes in their places.
 
     A class says nothing by itself, and is another once it is rebuilt.

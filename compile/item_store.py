@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sized
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ class ItemStore:
         """How many sequences were inserted that the base does not have: `capacity` at most."""
         return self._sids.num_delta
 
-    def insert(self, sids: Any, items: Any) -> None:
+    def insert(self, sids: Sized, items: Sized) -> None:
         """Add items: codes (N, L) as of the catalogue's semantic IDs, and ids (N,), each of which takes the next row.
 
         An id that is there already has one semantic ID more. Raises ConstraintError, and adds none, for codes that have
@@ -131,7 +132,7 @@ class ItemStore:
             self._sids.update(INSERT, tokens, lambda: self._record(INSERT, bytes_of_insert(tokens, ids)))
             self._take(tokens, ids)
 
-    def delete(self, items: Any) -> None:
+    def delete(self, items: object) -> None:
         """Remove all items with any of some ids (n,). A call looks through all ids: give many at once.
 
         Raises ConstraintError, and removes none, for an id that no item has.

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,10 @@ from ..vocabulary.vocabulary import Vocabulary
 from .sequences import rectangle
 from .sid_tokens import CodeTokens, code_tokens_of, with_offsets
 from .token_names import is_text, tokens_of_names
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 BATCH = 1 << 17  # rows read at once
 _ARROW = (".arrow", ".feather", ".ipc")
@@ -86,7 +90,7 @@ class ParquetRows:
                 if progress is not None:
                     progress("reading", first, self.count)
 
-    def _codes(self, part: Any) -> NDArray[Any]:
+    def _codes(self, part: pa.RecordBatch) -> NDArray[Any]:
         """Return the codes of a batch (n, L)."""
         if self.are_names:
             columns = [part.column(name) for name in self._sids]

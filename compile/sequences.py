@@ -6,14 +6,15 @@ import hashlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..automata.sequence_sort import IntArray, Progress, sort
+from ..automata.sequence_sort import Progress, sort
 from ..automata.trie import Trie, build_trie, fill_masks
 from ..errors import Advice, ConstraintError
+from ..kernels.arrays import IntArray
 from ..kernels.limits import MOST_TOKENS
 from ..table.filter_bits import MOST_ROWS
 from ..table.groups import (
@@ -29,14 +30,14 @@ from ..table.groups import (
 )
 from ..table.sorted_matrix import SortedMatrix, in_order, lay_out
 from ..table.transition_table import TransitionTable
-from ..vocabulary.end_tokens import EndTokens, checked_ends
+from ..vocabulary.vocabulary import EndTokens, checked_ends
 
 _NO_OFFSETS = np.empty(0, np.int64)
 LONG_BUILD = 2_000_000  # sequences; below this a build takes well under a second and shows no progress
 _MASK_SHARE = 8  # a level gets masks where they cost at most 1/8 of its edges
 
 
-def compile_sids(sids: Any, vocab_size: int, *, eos: EndTokens | None = None) -> TransitionTable:
+def compile_sids(sids: object, vocab_size: int, *, eos: EndTokens | None = None) -> TransitionTable:
     """Compile a set of semantic IDs of one length into a table.
 
     Args:
@@ -63,7 +64,7 @@ def compile_sids(sids: Any, vocab_size: int, *, eos: EndTokens | None = None) ->
     return _compile(array.reshape(-1), _NO_OFFSETS, length, count, vocab_size, eos)
 
 
-def sort_sids(sids: Any, vocab_size: int) -> SortedMatrix:
+def sort_sids(sids: object, vocab_size: int) -> SortedMatrix:
     """Sort a set of semantic IDs of one length: a constraint by itself, which takes the place of a table.
 
     There is no EOS: sequences end by themselves after L tokens.
@@ -108,7 +109,7 @@ def sort_sids(sids: Any, vocab_size: int) -> SortedMatrix:
 
 
 def compile_sequences(
-    values: Any, offsets: ArrayLike | None = None, *, vocab_size: int, eos: EndTokens | None = None
+    values: object, offsets: ArrayLike | None = None, *, vocab_size: int, eos: EndTokens | None = None
 ) -> TransitionTable:
     """Compile a set of token sequences of any lengths, one of which may be the prefix of another.
 
@@ -203,11 +204,11 @@ def _arrays(trie: Trie, vocab_size: int) -> TableArrays:
 # ------------------------------------------------------------------------------------------------------ input
 
 
-def is_integer(value: Any) -> bool:
+def is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def rectangle(sids: Any) -> NDArray[Any]:
+def rectangle(sids: object) -> NDArray[Any]:
     """Return semantic IDs as an array (N, L), neither of which is 0."""
     if _is_arrow(sids):
         values, offsets = _from_arrow(sids)
@@ -231,13 +232,13 @@ def rectangle(sids: Any) -> NDArray[Any]:
     return array
 
 
-def check_vocabulary_size(vocab_size: Any) -> None:
+def check_vocabulary_size(vocab_size: object) -> None:
     if not is_integer(vocab_size) or not 1 <= vocab_size <= MOST_TOKENS:
         said = f"must be an integer from 1 to {MOST_TOKENS:,}, not {vocab_size!r}"
         raise ConstraintError(said, argument="vocab_size")
 
 
-def _is_arrow(source: Any) -> bool:
+def _is_arrow(source: object) -> bool:
     return type(source).__module__.split(".")[0] == "pyarrow"
 
 
@@ -297,7 +298,7 @@ def _from_rows(sequences: Any) -> tuple[NDArray[Any], IntArray]:
     return flat, np.cumsum([0, *lengths])
 
 
-def _as_array(source: Any, name: str) -> NDArray[Any]:
+def _as_array(source: object, name: str) -> NDArray[Any]:
     if isinstance(source, np.ma.MaskedArray) and np.any(source.mask):
         where = np.argwhere(source.mask)[0].tolist()
         raise ConstraintError(f"{name} has a masked entry at {where}: drop such rows, or fill them with filled()")
@@ -327,7 +328,7 @@ def _uneven(source: Any, name: str) -> ConstraintError:
     )
 
 
-def _first_other(source: Any, array: NDArray[Any]) -> str:
+def _first_other(source: object, array: NDArray[Any]) -> str:
     """Say where the first value that is no token stands."""
     if array is not source and isinstance(source, (list, tuple)):  # numbers that no one integer type holds
         for row, values in enumerate(source):

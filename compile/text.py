@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from ..automata.budget import Budget, Meter
 from ..automata.deadline import look
@@ -87,7 +86,7 @@ def _lazily(pattern: str, vocabulary: Vocabulary, flags: str, meter: Meter) -> L
     budget = meter.budget
     patient = replace(budget, seconds=math.inf)
 
-    def renewed(old: Any) -> LazyMachine:
+    def renewed(old: ByteMachine) -> LazyMachine:
         return machine(patient.begin()) if old.is_large else old
 
     def make() -> TransitionTable:

@@ -15,7 +15,7 @@ _NAME = re.compile(r"<[^<>]*>")  # where names follow each other without anythin
 _SHOWN = 5  # names in an error
 
 
-def are_names(sids: Any) -> bool:
+def are_names(sids: object) -> bool:
     """Return whether semantic IDs are texts or lists of texts, as the first of them, or its Arrow type, says."""
     if type(sids).__module__.split(".")[0] == "pyarrow":
         return is_text(getattr(sids, "type", None))
@@ -27,7 +27,7 @@ def are_names(sids: Any) -> bool:
     return isinstance(first, str)
 
 
-def is_text(kind: Any) -> bool:
+def is_text(kind: object) -> bool:
     """Return whether an Arrow type is of texts, or of lists of them."""
     import pyarrow as pa
 

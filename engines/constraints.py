@@ -26,7 +26,7 @@ Kind = Literal["json", "json_object", "regex", "choice", "grammar", "ebnf", "gbn
 """What a source is. choice: a JSON list of texts; grammar: EBNF or Lark's notation, as its text looks."""
 
 
-def engine_vocabulary(tokenizer: Any, size: int, ends: Iterable[int]) -> Vocabulary:
+def engine_vocabulary(tokenizer: object, size: int, ends: Iterable[int]) -> Vocabulary:
     """Return the vocabulary of a tokenizer of transformers whose texts also end with the tokens that an engine says.
 
     size: V, the width of the model's logits. ends: of the model's generation config, which the engine stops at.

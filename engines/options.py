@@ -11,7 +11,24 @@ from typing import Any, NamedTuple, get_args
 from ..automata.budget import Budget
 from ..compile.json_schema.approximations import allowed_keywords
 from ..compile.json_schema.layout import Whitespace
-from ..errors import ConstraintError
+from ..errors import ConstraintError, MissingDependencyError
+
+TESTED = {"vLLM": ("0.32.0",), "SGLang": ("0.5.23",)}
+"""By engine: the releases with which the tests of `tests/engines` passed."""
+
+
+def check_version(engine: str, found: str, instead: str) -> None:
+    """Raise MissingDependencyError unless a release of an engine was tested; a local part, as in "+cpu", is ignored.
+
+    instead: how to do without maskwright.
+    """
+    tested = TESTED[engine]
+    if found.partition("+")[0] not in tested:
+        raise MissingDependencyError(
+            f"maskwright was tested with {engine} {' and '.join(tested)}, and this is {found}, whose insides may "
+            f"differ: install one of these, or {instead}"
+        )
+
 
 VARIABLE = "MASKWRIGHT_ENGINE_OPTIONS"
 _LIMITS = ("states", "seconds", "bytes")
@@ -73,20 +90,20 @@ def options_of(environment: Mapping[str, str] | None = None) -> EngineOptions:
     return EngineOptions(**{name: known[name](value) for name, value in given.items()})
 
 
-def _whitespace(value: Any) -> str:
+def _whitespace(value: object) -> str:
     if value not in get_args(Whitespace):
         raise _wrong(f"whitespace must be one of {', '.join(get_args(Whitespace))}, not {value!r}")
     return str(value)
 
 
-def _allow(value: Any) -> tuple[str, ...]:
+def _allow(value: object) -> tuple[str, ...]:
     try:
         return allowed_keywords(value)
     except ConstraintError as error:
         raise _wrong(str(error)) from None
 
 
-def _budget(value: Any) -> Budget:
+def _budget(value: object) -> Budget:
     if not isinstance(value, dict) or not set(value) <= set(_LIMITS):
         raise _wrong(f"budget must be an object of {', '.join(_LIMITS)}, not {value!r}")
     try:
@@ -95,19 +112,19 @@ def _budget(value: Any) -> Budget:
         raise _wrong(f"budget: {error}") from None
 
 
-def _directory(value: Any) -> str:
+def _directory(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise _wrong(f"cache_directory must be a path, not {value!r}")
     return value
 
 
-def _catalogues(value: Any) -> dict[str, str]:
+def _catalogues(value: object) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(path, str) and path for path in value.values()):
         raise _wrong(f"catalogues must be an object of paths by name, not {value!r}")
     return value
 
 
-def _filters(value: Any) -> dict[str, FilterFile]:
+def _filters(value: object) -> dict[str, FilterFile]:
     fields = set(FilterFile._fields)
     if not isinstance(value, dict) or not all(
         isinstance(each, dict) and set(each) == fields and all(isinstance(part, str) and part for part in each.values())

@@ -5,12 +5,11 @@ llama-cpp-python takes such functions in a `LogitsProcessorList`, LMDeploy in `l
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConstraintError
+from ..runtime.device.backend import Array
 from ..runtime.host.matcher import Matcher
 from ..table.constraint import Constraint
 
@@ -44,7 +43,7 @@ class SequenceProcessor:
         self._matcher.reset()
         self._ids = None
 
-    def __call__(self, input_ids: Any, logits: Any) -> Any:
+    def __call__(self, input_ids: Array, logits: Array) -> Array:
         """Return logits (V',) or (1, V') with -inf at every token that may not follow input_ids (L,), or (1, L).
 
         Both are numpy's or torch's; logits stay as they are. Raises ValueError for more than one row, for tokens that

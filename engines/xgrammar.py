@@ -53,7 +53,7 @@ class TokenizerInfo:
 
     @classmethod
     def from_huggingface(
-        cls, tokenizer: Any, *, vocab_size: int | None = None, stop_token_ids: int | Sequence[int] | None = None
+        cls, tokenizer: object, *, vocab_size: int | None = None, stop_token_ids: int | Sequence[int] | None = None
     ) -> TokenizerInfo:
         """Return that of a transformers tokenizer.
 
@@ -190,7 +190,7 @@ class GrammarMatcher(_Refusing):
         twin._matcher = self._matcher.copy()
         return twin
 
-    def fill_bitmask(self, bitmask: Any, row: int = 0) -> None:
+    def fill_bitmask(self, bitmask: object, row: int = 0) -> None:
         """Write what is allowed next into a row of bitmasks, as `fill_bitmasks` asks for it."""
         self._matcher.fill_bitmask(bitmask, row)
 

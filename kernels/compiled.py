@@ -6,12 +6,25 @@ when it is first called: see `jit.py`. One process uses one of the two for every
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, overload
 
 from ..errors import MissingDependencyError
 from . import native
+
+if TYPE_CHECKING:
+    from llvmlite import ir
+    from numba.core import base, types
+    from numba.core.typing import context, templates
+
+    Builder: TypeAlias = ir.IRBuilder
+    Context: TypeAlias = base.BaseContext
+    NumbaType: TypeAlias = types.Type
+    Signature: TypeAlias = templates.Signature
+    TypingContext: TypeAlias = context.BaseContext
+    Value: TypeAlias = ir.Value
+    Intrinsic: TypeAlias = tuple[Signature, Callable[[Context, Builder, Signature, Sequence[Value]], Value]]
 
 LIBRARY = native.load()
 """The library of all kernels compiled ahead, None where numba compiles them."""
@@ -49,6 +62,13 @@ class NativeLoop(Protocol):
         """Call it, without the GIL."""
 
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@overload
+def kernel(function: Function, /) -> Function: ...
+@overload
+def kernel(**options: Any) -> Callable[[Function], Function]: ...
 def kernel(function: Callable[..., Any] | None = None, /, **options: Any) -> Callable[..., Any]:
     """Return a function as machine code, which takes positional arguments alone and releases the GIL.
 
@@ -62,7 +82,7 @@ def kernel(function: Callable[..., Any] | None = None, /, **options: Any) -> Cal
     return made
 
 
-def native_loop(function: Callable[..., Any], *constants: Any) -> NativeLoop:
+def native_loop(function: Callable[..., Any], *constants: object) -> NativeLoop:
     """Return a kernel as a native function of its first argument, an address; the others are these constants.
 
     The constants are types of numpy.
@@ -84,7 +104,7 @@ def intrinsic(function: Callable[..., Any]) -> Any:
     return _jit().intrinsic(function)
 
 
-def entry_of(loop: Any, arguments: tuple[Any, ...]) -> Any:
+def entry_of(loop: object, arguments: tuple[Any, ...]) -> Any:
     """Return a kernel as it is called where the types of its arguments are those of `arguments`.
 
     Numba looks at all arguments of each call for what was compiled for their types, which takes longer than many a loop

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from .compiled import LIBRARY, intrinsic, kernel, share
+
+if TYPE_CHECKING:
+    from .compiled import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
 
 NAME = "maskwright_deadline"
 """Name of the words in machine code."""
@@ -25,29 +28,29 @@ _COUNT, _THREAD, _TOLD, _WORDS = 0, 1, 1 + MOST, 1 + 2 * MOST
 
 
 @intrinsic
-def _read(typing: Any, at: Any) -> Any:
+def read(typing: TypingContext, at: NumbaType) -> Intrinsic:
     """Return a word. No compiler moves such a load out of a loop."""
     from numba import types
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, arguments: Sequence[Value]) -> Value:
         return builder.load_atomic(_place(builder, arguments[0]), "monotonic", 8)
 
     return types.int64(types.int64), generate
 
 
 @intrinsic
-def _write(typing: Any, at: Any, word: Any) -> Any:
+def write(typing: TypingContext, at: NumbaType, word: NumbaType) -> Intrinsic:
     """Write a word."""
     from numba import types
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, arguments: Sequence[Value]) -> Value:
         builder.store_atomic(arguments[1], _place(builder, arguments[0]), "monotonic", 8)
-        return context.get_dummy_value()
+        return context.get_dummy_value()  # type: ignore[no-untyped-call]
 
     return types.void(types.int64, types.int64), generate
 
 
-def _place(builder: Any, at: Any) -> Any:
+def _place(builder: Builder, at: Value) -> Value:
     """Return the pointer to a word."""
     from llvmlite import ir
 
@@ -57,24 +60,19 @@ def _place(builder: Any, at: Any) -> Any:
 
 
 @intrinsic
-def _own_thread(typing: Any) -> Any:
+def own_thread(typing: TypingContext) -> Intrinsic:
     """Return the identity of the thread, as `threading.get_ident` does."""
     from llvmlite import ir
     from numba import types
 
     name, bits = ("GetCurrentThreadId", 32) if sys.platform == "win32" else ("pthread_self", 64)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, arguments: Sequence[Value]) -> Value:
         kind = ir.FunctionType(ir.IntType(bits), [])
         called = builder.call(builder.module.globals.get(name) or ir.Function(builder.module, kind, name), [])
         return called if bits == 64 else builder.zext(called, ir.IntType(64))
 
     return types.int64(), generate
-
-
-read: Any = _read  # which kernels call without their first argument
-write: Any = _write
-own_thread: Any = _own_thread
 
 
 @kernel

@@ -37,7 +37,7 @@ try:
 except ImportError:  # Windows has no such locks: processes that start together all compile
     fcntl = None  # type: ignore[assignment]
 
-from .cache_folder import cache_folder
+from .native import cache_folder
 from .preparing import preparing
 from .progress import CompilingProgress
 from .sources import source_digest
@@ -117,10 +117,10 @@ def entry_of(loop: Any, arguments: tuple[Any, ...]) -> Any:
 class _Compiling(event.Listener):
     """Counts the time in which a thread compiles kernels as preparing."""
 
-    def on_start(self, event: Any) -> None:
+    def on_start(self, event: event.Event) -> None:
         preparing().__enter__()
 
-    def on_end(self, event: Any) -> None:
+    def on_end(self, event: event.Event) -> None:
         preparing().__exit__()
 
 
@@ -283,7 +283,7 @@ class _KernelCache(FunctionCache):
                 os.close(_HELD.pop(self._lock))
                 CompilingProgress.end()
 
-    def load_overload(self, signature: Any, target_context: Any) -> Any:
+    def load_overload(self, signature: object, target_context: object) -> Any:
         """Return what is kept. If there is nothing, wait until no other process compiles the function; look again."""
         found = self._read(signature, target_context)
         if found is not None or self._lock in _HELD:
@@ -296,7 +296,7 @@ class _KernelCache(FunctionCache):
             found = self._read(signature, target_context)
         return found
 
-    def _read(self, signature: Any, target_context: Any) -> Any:
+    def _read(self, signature: object, target_context: object) -> Any:
         try:
             return super().load_overload(signature, target_context)  # type: ignore[no-untyped-call]
         except Exception:  # whatever a reader of damaged files may raise
@@ -304,7 +304,7 @@ class _KernelCache(FunctionCache):
                 self.flush()  # type: ignore[no-untyped-call]
             return None
 
-    def save_overload(self, signature: Any, data: Any) -> None:
+    def save_overload(self, signature: object, data: object) -> None:
         """Keep what was compiled; warn once if the disk refuses it."""
         try:
             super().save_overload(signature, data)  # type: ignore[no-untyped-call]

@@ -21,8 +21,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import Advice, KernelError
-from .cache_folder import cache_folder
 from .sources import source_digest
+
+
+def cache_folder() -> Path | None:
+    """Return the folder, which need not exist; None if no variable names one and the user has no home.
+
+    The environment variable MASKWRIGHT_CACHE names it. Otherwise it is `maskwright` in the user's cache folder.
+    """
+    if named := os.environ.get("MASKWRIGHT_CACHE"):
+        return Path(named)
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / "maskwright"
+    try:
+        return Path.home() / ".cache" / "maskwright"
+    except RuntimeError:  # there is no home
+        return None
+
 
 PACKAGE = __name__.partition(".")[0]
 FILE_NAME = "_native.abi3.so"
@@ -124,7 +139,7 @@ def library_digest() -> str | None:
     if sources is None:
         return None
     digest = hashlib.sha256(sources.encode())
-    for name in ("glue.c", "tables.h", "lower.py", "signatures.txt", "variants.py"):
+    for name in ("glue.c", "tables.h", "lower.py", "signatures.txt"):
         digest.update((AHEAD / name).read_bytes() + b"\0")
     return digest.hexdigest()
 

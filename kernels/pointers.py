@@ -6,40 +6,43 @@ The owner of a header must keep its arrays alive.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .arrays import Int, Scalar
 from .compiled import LIBRARY, intrinsic, kernel
+
+if TYPE_CHECKING:
+    from .compiled import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
 
 if LIBRARY is None:
     from numba.np.numpy_support import carray
 
 
 @intrinsic
-def _to_pointer(typing: Any, number: Any) -> Any:
+def _pointer(typing: TypingContext, number: NumbaType) -> Intrinsic:
     """Return a number as a pointer."""
     from numba import types
     from numba.core import cgutils
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, arguments: Sequence[Value]) -> Value:
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
 
     return types.voidptr(types.int64), generate
 
 
-_pointer: Any = _to_pointer  # which kernels call without its first argument
-
-
 @kernel
-def array_at(address: Any, size: Any, kind: Any) -> Any:
+def array_at(address: Int, size: Int | np.uint64, kind: type[Scalar] | np.dtype[Scalar]) -> NDArray[Scalar]:
     """Return the array of `size` elements at an address."""
-    return carray(_pointer(address), (size,), kind)
+    array: NDArray[Scalar] = carray(_pointer(address), (size,), kind)
+    return array
 
 
 @kernel
-def borrowed(array: NDArray[Any]) -> Any:
+def borrowed(array: NDArray[Scalar]) -> NDArray[Scalar]:
     """Return an array (n,) that shows another, which the caller keeps alive.
 
     Numba counts references to an array that came from Python wherever a kernel hands it on; to this one it counts none.

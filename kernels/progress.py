@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.status import Status
 
 _LOG = logging.getLogger("maskwright")
 _SAID = "maskwright compiles kernels for this machine, once; `maskwright warm` does it ahead"
@@ -13,7 +16,7 @@ _SAID = "maskwright compiles kernels for this machine, once; `maskwright warm` d
 class CompilingProgress:
     """On a terminal a status that counts kernels, elsewhere one record of the log."""
 
-    _status: Any = None
+    _status: Status | None = None
     _begun = _open = 0
 
     @classmethod

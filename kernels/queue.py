@@ -5,14 +5,12 @@ Kernels take names from this file.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import Int, Int64Array
 from .compiled import kernel
-
-Int64Array = NDArray[np.int64]
 
 
 class Queue(NamedTuple):
@@ -25,7 +23,7 @@ class Queue(NamedTuple):
 
 
 @kernel
-def queue_of(count: int, value: int) -> Queue:
+def queue_of(count: Int, value: int) -> Queue:
     """Return a queue of which none of the entries waits yet, all with one value."""
     return Queue(
         np.full(count, value, np.int64), np.empty(count, np.int64), np.full(count, -1, np.int64), np.zeros(1, np.int64)
@@ -33,7 +31,7 @@ def queue_of(count: int, value: int) -> Queue:
 
 
 @kernel
-def lower(queue: Queue, entry: int, value: int) -> bool:
+def lower(queue: Queue, entry: Int, value: Int) -> bool:
     """Give an entry a lower value and have it wait, in time log N; return False where the value is not lower."""
     heap, place = queue.heap, queue.place
     if value >= queue.value[entry]:
@@ -56,14 +54,14 @@ def lower(queue: Queue, entry: int, value: int) -> bool:
 
 
 @kernel
-def take(queue: Queue) -> Any:
+def take(queue: Queue) -> Int:
     """Take out the entry with the least value, in time log N, and return it; -1 if none waits."""
     heap, place = queue.heap, queue.place
     if queue.waiting[0] == 0:
         return np.int64(-1)
     queue.waiting[0] -= 1
     count = np.int64(queue.waiting[0])
-    first, last = heap[0], heap[count]
+    first, last = np.int64(heap[0]), heap[count]
     place[first] = -1
     if count == 0:
         return first

@@ -223,7 +223,7 @@ class LazyTable:
         ends = f"ends={self.ends}" if self.other_ends else f"eos={self.eos}"
         return f"LazyTable(vocab_size={self.vocab_size}, {ends}, not worked out yet)"
 
-    def made_by(self, function: Callable[..., Compiled], *arguments: Any) -> LazyTable:
+    def made_by(self, function: Callable[..., Compiled], *arguments: object) -> LazyTable:
         """Note the call that makes this constraint: a pickle carries that.
 
         Args:

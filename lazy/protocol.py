@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,11 +48,39 @@ class LazyMachine(Protocol):
         mask is worth keeping as it is. The array is written anew once nothing holds it.
         """
 
-    def advance(self, node: int, stack: Any, token: int, push: Callable[[Any, int], Any]) -> tuple[int, Any] | None:
+    def advance(self, node: int, stack: Open, token: int, push: Callable[[Open, int], Open]) -> tuple[int, Open] | None:
         """Return the state and stack that a token leads to, None if it is not allowed."""
 
-    def fits(self, node: int, stack: Any) -> bool:
+    def fits(self, node: int, stack: Stack) -> bool:
         """Return whether the frames left are enough to leave all that is open."""
+
+
+class Frames(Protocol):
+    """The open return sites of a text, as far as following a token needs them."""
+
+    site: int  # on top, -1 where nothing is open
+    below: Any  # the frames below it, None where nothing is open
+    height: int
+    packed: bytes | None  # all sites, int32, the outermost first, where they are known
+
+    def top(self, most: int) -> bytes:
+        """Return at most so many sites from the top, int32, the outermost first."""
+
+
+class Stack(Frames, Protocol):
+    """The open return sites of a text, as `runtime.host.stack_reader.Stack` keeps them."""
+
+    frames: int  # sites that are no leaves
+    far: list[int] | None  # distances by ends, once they are known
+
+    def sites(self) -> bytes:
+        """Return all sites, int32, the outermost first."""
+
+    def as_array(self) -> NDArray[np.int32]:
+        """Return the same as an array, read-only."""
+
+
+Open = TypeVar("Open", bound=Frames)
 
 
 @runtime_checkable
@@ -76,19 +104,19 @@ class BoundsEnds(Protocol):
     def has_bounds(self) -> bool:
         """Whether it does."""
 
-    def nearest(self, node: int, stack: Any) -> int:
+    def nearest(self, node: int, stack: Stack) -> int:
         """Return a number of tokens in which a text can end; `NO_BOUND` or more where that is not known."""
 
-    def text_to_end(self, node: int, stack: Any) -> list[int] | None:
+    def text_to_end(self, node: int, stack: Stack) -> list[int] | None:
         """Return tokens that end a text, as many as `nearest` says; None where the machine finds bounds alone."""
 
-    def farthest(self, node: int, stack: Any) -> int:
+    def farthest(self, node: int, stack: Stack) -> int:
         """Return the most that `nearest` is behind a token that is allowed next, or more; -1 where none is.
 
         Frames must not be about to run out.
         """
 
-    def within(self, node: int, stack: Any, frames: int, room: int) -> NDArray[np.uint32]:
+    def within(self, node: int, stack: Stack, frames: int, room: int) -> NDArray[np.uint32]:
         """Return the mask of EOS, and of the tokens behind which `nearest` is below room, read-only.
 
         frames: as of `mask`.

@@ -7,12 +7,16 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConstraintError, DataError
 from ..vocabulary.vocabulary import Vocabulary
 from .refusals import Refused
 from .settings import ModelSettings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 
 TINY = "maskwright-tiny"
 _WORDS = (b'{"', b'": ', b'": "', b'", "', b'"}', b"true", b"false", b"null", b", ", b"the ", b"ing ", b"and ")
@@ -23,7 +27,7 @@ Chat = Callable[[list[dict[str, Any]], list[dict[str, Any]] | None], list[int]]
 class Loaded:
     """A model, its vocabulary, and its encoders of text and conversations."""
 
-    model: Any
+    model: PreTrainedModel
     vocabulary: Vocabulary
     name: str
     encode: Callable[[str], list[int]]  # a prompt, with the token that begins every text
@@ -146,7 +150,7 @@ def _one_line(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
-def _ends(model: Any) -> list[int]:
+def _ends(model: PreTrainedModel) -> list[int]:
     """Return the tokens that end a text according to the model's configuration."""
     own = getattr(model.generation_config, "eos_token_id", None)
     own = model.config.eos_token_id if own is None else own

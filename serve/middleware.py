@@ -43,7 +43,7 @@ class JSON(Response):
 
     media_type = "application/json"
 
-    def render(self, content: Any) -> bytes:
+    def render(self, content: object) -> bytes:
         return json.dumps(content, separators=(",", ":")).encode("ascii")
 
 

@@ -18,7 +18,7 @@ from .service import Service
 from .settings import Access
 
 if TYPE_CHECKING:
-    from uvicorn._types import ASGI3Application
+    from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable
 
 
 _IDLE_SECONDS = 5  # between two requests of a connection, after which it is closed
@@ -157,7 +157,7 @@ def patient_for(access: Access) -> type[H11Protocol]:
 def _crowded(app: ASGI3Application) -> ASGI3Application:
     """Return an application that is told with each request that there are too many connections."""
 
-    async def told(scope: Any, receive: Any, send: Any) -> None:
+    async def told(scope: Any, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         await app(scope | {"maskwright.crowded": True}, receive, send)
 
     return told
@@ -173,7 +173,7 @@ def run(service: Service, access: Access, *, playground: bool = True) -> None:
 
 
 def _log_to_standard_error() -> None:
-    log: Any = logging.getLogger("maskwright.serve.requests")
+    log = logging.getLogger("maskwright.serve.requests")
     log.setLevel(logging.INFO)
     log.propagate = False
     log.addHandler(logging.StreamHandler())

@@ -22,8 +22,7 @@ from ..first_use import use
 from ..lazy.lazy_table import Compiled, LazyTable
 from ..runtime.host.matcher import Matcher
 from ..runtime.integrations.engine import Engine
-from .answers import Calls, ChatForm, Choice, CompletionForm, Form, OneCall, Part, choice_of
-from .call_marks import call_marks
+from .answers import Calls, ChatForm, Choice, CompletionForm, Form, OneCall, Part, call_marks, choice_of
 from .constraints import Constraint, Function, constraint_of
 from .fair_queue import Turns
 from .loading import Loaded

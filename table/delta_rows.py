@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ..kernels.arrays import BoolArray, HostArray, Int, Int64Array, UintArray
 from ..kernels.compiled import kernel
 
 
 @kernel
-def place_rows(rows: Any, asked: Any, at: Any, there: Any) -> None:
+def place_rows(rows: UintArray, asked: UintArray, at: Int64Array, there: BoolArray) -> None:
     """Write how many of the rows come before each asked row (N, L), and whether it is one of them."""
     length = rows.shape[1]
     for i in range(asked.shape[0]):
@@ -30,7 +29,10 @@ def place_rows(rows: Any, asked: Any, at: Any, there: Any) -> None:
 
 
 @kernel
-def splice(rows: Any, counts: Any, at: Any, new: Any, new_counts: Any, out: Any, out_counts: Any) -> None:
+def splice(
+    rows: UintArray, counts: Int64Array, at: Int64Array, new: UintArray, new_counts: Int64Array, out: UintArray,
+    out_counts: Int64Array,
+) -> None:  # fmt: skip
     """Write rows (D, L) with new ones (k, L) between them, each before row at[i], and their counts; at ascends."""
     taken, length = 0, rows.shape[1]
     for i in range(at.size + 1):
@@ -47,7 +49,7 @@ def splice(rows: Any, counts: Any, at: Any, new: Any, new_counts: Any, out: Any,
 
 
 @kernel
-def crowded(rows: Any, at: Any, widths: Any) -> Any:
+def crowded(rows: UintArray, at: Int64Array, widths: Int64Array) -> Int:
     """Return the first depth at which a prefix of a row at[i] has more than widths (L,) rows, or -1."""
     count, length = rows.shape
     for i in range(at.size):
@@ -81,7 +83,7 @@ def crowded(rows: Any, at: Any, widths: Any) -> Any:
 
 
 @kernel
-def pack_rows(rows: Any, begin: Any, bits: Any, per_word: Any, out: Any) -> None:
+def pack_rows(rows: UintArray, begin: Int, bits: Int, per_word: Int, out: HostArray) -> None:
     """Write a word of each row (D, L): tokens begin .. begin + per_word, `bits` each, 0 beyond the last."""
     count, stop = rows.shape[0], min(begin + per_word, rows.shape[1])
     for row in range(count):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TableError
-from ..kernels.bits import count_bits, has_bit
+from ..kernels.arrays import Int, Int32Array, Int64Array, count_bits, has_bit, place_of
 from ..kernels.compiled import kernel
 from ..kernels.deadline import is_late
 from ..kernels.limits import UNREACHABLE
-from ..kernels.search import place_of
-from .groups import Int32Array, TableArrays
+from .groups import TableArrays
 
 
 class GraphFacts(NamedTuple):
@@ -95,7 +94,7 @@ def base_class_counts(arrays: TableArrays, base: int, out: NDArray[np.int64]) ->
 
 
 @kernel
-def class_of(arrays: TableArrays, base: int, token: int) -> Any:
+def class_of(arrays: TableArrays, base: int, token: Int) -> Int:
     """Return the class that a token has in the class list of a base."""
     listed = arrays.bases.class_list[base]
     found = place_of(arrays.classes.token, arrays.classes.start[listed], arrays.classes.start[listed + 1], token)
@@ -118,7 +117,7 @@ def _by_base(base: Int32Array, bases: int) -> NDArray[np.int64]:
 
 
 @kernel
-def _distinct_targets(arrays: TableArrays) -> Any:
+def _distinct_targets(arrays: TableArrays) -> tuple[Int, Int64Array, Int64Array, Int32Array]:
     """Return (a row whose base leads outside the table or -1, rows in order, where each begins, distinct targets).
 
     Tokens by class of a base are counted once. A row that shares the base has those targets of it that its own edges
@@ -174,7 +173,9 @@ def _distinct_targets(arrays: TableArrays) -> Any:
 
 
 @kernel
-def reversed_edges(order: NDArray[np.int64], start: NDArray[np.int64], to: Int32Array) -> Any:
+def reversed_edges(
+    order: NDArray[np.int64], start: NDArray[np.int64], to: Int32Array
+) -> tuple[Int64Array, Int64Array, Int32Array]:
     """Return how many targets each row has, where the rows that lead to each begin, and these rows."""
     rows, count = order.size, start[order.size]
     back = np.zeros(rows + 1, np.int64)
@@ -217,7 +218,7 @@ def breadth_first(accepting: NDArray[np.bool_], back: NDArray[np.int64], origin:
 
 
 @kernel
-def _longest_path(ways: NDArray[np.int64], back: NDArray[np.int64], origin: Int32Array) -> Any:
+def _longest_path(ways: NDArray[np.int64], back: NDArray[np.int64], origin: Int32Array) -> Int:
     """Return the most edges on a path from row 0, -1 if there is a circle: from the last rows backwards."""
     rows = ways.size
     longest = np.zeros(rows, np.int64)

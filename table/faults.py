@@ -6,6 +6,7 @@ Kernels take names from this file.
 from __future__ import annotations
 
 from ..errors import TableError
+from ..kernels.arrays import Int
 
 SOUND = 0
 EDGE_STARTS = 1
@@ -89,7 +90,7 @@ _TEXTS = {
 }
 
 
-def check(fault: int, where: int) -> None:
+def check(fault: Int, where: Int) -> None:
     """Raise TableError for a fault that a kernel found, with the place where it found it."""
     if fault != SOUND:
-        raise TableError(f"{_TEXTS[fault]} (at {where})")
+        raise TableError(f"{_TEXTS[int(fault)]} (at {where})")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import Advice, ConstraintError
+from ..kernels.arrays import ByteArray, Int, Int32Array, Uint16Array, Uint32Array
 from ..kernels.compiled import kernel
 
 Words = NDArray[np.uint32]
@@ -144,7 +145,7 @@ def _spreading() -> NDArray[np.uint8]:
 
 
 @kernel
-def put_in_order(words: Any, index: Any, out: Any) -> None:
+def put_in_order(words: Uint32Array, index: Uint32Array, out: Uint32Array) -> None:
     """Write bit index[i] of words to bit i of out, of which all bits are 0; index: (N,), unsigned."""
     whole = index.size >> 5
     for at in range(whole):
@@ -161,7 +162,7 @@ def put_in_order(words: Any, index: Any, out: Any) -> None:
 
 
 @kernel
-def count_before(words: Any, before: Any) -> None:
+def count_before(words: Uint32Array, before: Int32Array) -> None:
     """Write how many bits are set in all words before each one (W,)."""
     total = np.int32(0)
     for at in range(words.size):
@@ -178,7 +179,7 @@ _WORD = np.uint64(0xFFFFFFFF)
 
 
 @kernel
-def _any_of_runs(words: Any, ends: Any, packing: Any, begin: Any, out: Any) -> None:
+def _any_of_runs(words: Uint32Array, ends: Uint32Array, packing: Uint16Array, begin: Int, out: Uint32Array) -> None:
     """See `Runs.write_any`.
 
     A run is a number whose highest bit is its last row's. What is added to the lower bits is all ones, so that they
@@ -212,7 +213,7 @@ def _any_of_runs(words: Any, ends: Any, packing: Any, begin: Any, out: Any) -> N
 
 
 @kernel
-def _take(words: Any, mask: Any, packing: Any, out: Any) -> None:
+def _take(words: Uint32Array, mask: Uint32Array, packing: Uint16Array, out: Uint32Array) -> None:
     """See `take_bits`."""
     at, filled, held = 0, np.uint64(0), np.uint64(0)
     for w in range(mask.size):
@@ -240,9 +241,9 @@ def _take(words: Any, mask: Any, packing: Any, out: Any) -> None:
 
 
 @kernel
-def _spread(words: Any, begin: Any, mask: Any, spreading: Any, out: Any) -> None:
+def _spread(words: Uint32Array, begin: Int, mask: Uint32Array, spreading: ByteArray, out: Uint32Array) -> None:
     """See `spread_bits`. Where the bits of a byte begin follows from the mask alone, so that bytes need not wait."""
-    place, last = np.int64(begin), words.size - 1
+    place, last = np.int64(begin), np.int64(words.size - 1)
     high = np.uint64(0xFF00)
     for w in range(mask.size):
         inside = np.uint64(mask[w])

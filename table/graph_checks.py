@@ -5,18 +5,17 @@ Lists are scanned without ways out of the loop, so that this is vector code; one
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import TableError
-from ..kernels.bits import has_bit
+from ..kernels.arrays import Int, Int32Array, Int64Array, has_bit, place_of
 from ..kernels.compiled import kernel
 from ..kernels.limits import MOST_DEPTH
-from ..kernels.search import place_of
 from . import faults
 from .distances import base_class_counts, class_of
-from .groups import Int32Array, TableArrays
+from .groups import TableArrays
 
 
 class Common(NamedTuple):
@@ -43,7 +42,7 @@ class FramesRequired(NamedTuple):
 NOTHING_COMMON = Common()
 
 
-def common_of(found: Any) -> Common:
+def common_of(found: object) -> Common:
     """Return what a table has in common with others, as a file may say it. Raises TableError for anything else."""
     if not isinstance(found, tuple | list) or len(found) != len(Common._fields):
         raise TableError(f"common must be {len(Common._fields)} numbers, not {found!r}")
@@ -89,7 +88,7 @@ def check_graph(arrays: TableArrays, vocab_size: int, eos: int, common: Common) 
 
 
 @kernel
-def mask_fault(arrays: TableArrays, vocab_size: int, eos: int) -> Any:
+def mask_fault(arrays: TableArrays, vocab_size: int, eos: int) -> tuple[Int, Int]:
     masks, edges = arrays.bases.masks, arrays.edges
     end = edges.target.size
     if edges.token[end] != vocab_size or edges.token[end + 1] != vocab_size + 1:
@@ -103,7 +102,7 @@ def mask_fault(arrays: TableArrays, vocab_size: int, eos: int) -> Any:
 
 
 @kernel
-def _class_fault(arrays: TableArrays, vocab_size: int) -> Any:
+def _class_fault(arrays: TableArrays, vocab_size: int) -> tuple[Int, Int]:
     classes = arrays.classes
     lists = classes.start.size - 1
     if classes.start[0] != 0 or classes.start[lists] != classes.token.size:
@@ -123,7 +122,7 @@ def _class_fault(arrays: TableArrays, vocab_size: int) -> Any:
 
 
 @kernel
-def _base_fault(arrays: TableArrays) -> Any:
+def _base_fault(arrays: TableArrays) -> tuple[Int, Int]:
     rows, bases, classes, exits = arrays.rows.base.size, arrays.bases, arrays.classes, arrays.exits
     lists, count = classes.start.size - 1, bases.mask.size
     if bases.target_start[0] != 0 or bases.target_start[count] != bases.target.size:
@@ -149,7 +148,7 @@ def _base_fault(arrays: TableArrays) -> Any:
 
 
 @kernel
-def _row_fault(arrays: TableArrays, vocab_size: int, eos: int) -> Any:
+def _row_fault(arrays: TableArrays, vocab_size: int, eos: int) -> tuple[Int, Int]:
     edge_start, edge_token, edge_target = arrays.rows.edge_start, arrays.edges.token, arrays.edges.target
     rows, edges, bases = edge_start.size - 1, edge_target.size, arrays.bases
     dead, codes = rows + 1, rows + 2 + arrays.actions.state.size
@@ -180,7 +179,7 @@ def _row_fault(arrays: TableArrays, vocab_size: int, eos: int) -> Any:
         strays += (edge_target[e] < 0) | (edge_target[e] >= codes) | (edge_target[e] == dead - 1)
     if unsorted or strays:
         for s in range(rows):
-            previous: Any = -1
+            previous: Int = -1
             for e in range(edge_start[s], edge_start[s + 1]):
                 token = np.int64(edge_token[e])
                 if token <= previous or token >= vocab_size:
@@ -194,7 +193,7 @@ def _row_fault(arrays: TableArrays, vocab_size: int, eos: int) -> Any:
 
 
 @kernel
-def _exit_fault(arrays: TableArrays, vocab_size: int, eos: int) -> Any:
+def _exit_fault(arrays: TableArrays, vocab_size: int, eos: int) -> tuple[Int, Int]:
     exits = arrays.exits
     lists, symbols = exits.start.size - 1, exits.label.size
     for y in range(symbols):
@@ -226,13 +225,13 @@ def _exit_fault(arrays: TableArrays, vocab_size: int, eos: int) -> Any:
 
 
 @kernel
-def _action_fault(arrays: TableArrays) -> Any:
+def _action_fault(arrays: TableArrays) -> tuple[Int, Int, FramesRequired]:
     """Return (fault, where, frames) of actions and of the frames that states and sites require."""
     actions, sites, of_rows = arrays.actions, arrays.sites, arrays.rows.frames_required
     rows, count = arrays.rows.base.size, actions.state.size
     frames = np.zeros(rows + 2 + count, np.int32)
-    zero: Any = np.int64(0)
-    nothing = FramesRequired(frames, zero, zero)
+    zero = np.int64(0)
+    nothing = FramesRequired(frames, int(zero), int(zero))
     if actions.push_start[0] != 0 or actions.push_start[count] != actions.push.size:
         return faults.PUSH_STARTS, 0, nothing
     for s in range(of_rows.size):
@@ -242,7 +241,7 @@ def _action_fault(arrays: TableArrays) -> Any:
     for k in range(sites.frames_required.size):
         if not 0 <= sites.frames_required[k] <= MOST_DEPTH:
             return faults.FRAMES, k, nothing
-    most_pushes: Any = np.int64(0)
+    most_pushes: Int = np.int64(0)
     for action in range(count):
         first, stop = np.int64(actions.push_start[action]), np.int64(actions.push_start[action + 1])
         if stop <= first or stop > actions.push.size:
@@ -250,7 +249,7 @@ def _action_fault(arrays: TableArrays) -> Any:
         if not 0 <= actions.state[action] < rows:
             return faults.STRAY_ACTION, action, nothing
         pushed = np.int64(0)
-        most: Any = np.int64(0)
+        most: Int = np.int64(0)
         for p in range(first, stop):
             k = actions.push[p]
             if not 0 <= k < sites.is_leaf.size:
@@ -263,12 +262,12 @@ def _action_fault(arrays: TableArrays) -> Any:
         most = max(most, pushed + frames[actions.state[action]])
         frames[rows + 2 + action] = min(most, MOST_DEPTH + 1)
         most_pushes = max(most_pushes, stop - first)
-    most_of_all: Any = np.int64(frames.max())
-    return faults.SOUND, 0, FramesRequired(frames, most_of_all, most_pushes)
+    most_of_all: Int = np.int64(frames.max())
+    return faults.SOUND, 0, FramesRequired(frames, int(most_of_all), int(most_pushes))
 
 
 @kernel
-def _site_fault(arrays: TableArrays) -> Any:
+def _site_fault(arrays: TableArrays) -> tuple[Int, Int]:
     sites, symbols = arrays.sites, arrays.exits.label.size
     dead, codes = arrays.rows.base.size + 1, arrays.rows.base.size + 2 + arrays.actions.state.size
     count = sites.is_leaf.size
@@ -290,7 +289,7 @@ def _site_fault(arrays: TableArrays) -> Any:
 
 
 @kernel
-def _row_site_fault(arrays: TableArrays, frames: FramesRequired) -> Any:
+def _row_site_fault(arrays: TableArrays, frames: FramesRequired) -> tuple[Int, Int, Int, Int]:
     """Return (fault, where, most frames required, most pushes) of the sites that rows push with their bases."""
     sites = arrays.sites
     most, most_pushes = np.int64(frames.most), np.int64(frames.most_pushes)
@@ -309,7 +308,7 @@ def _row_site_fault(arrays: TableArrays, frames: FramesRequired) -> Any:
 
 
 @kernel
-def _leaving_base_fault(arrays: TableArrays) -> Any:
+def _leaving_base_fault(arrays: TableArrays) -> tuple[Int, Int]:
     """Return (fault, where) of rows whose base leads outside the table by a token that the row does not take itself."""
     rows, bases, exits, edges = arrays.rows, arrays.bases, arrays.exits, arrays.edges
     count = rows.base.size
@@ -355,7 +354,7 @@ def _leaves(code: int, state: int, rows: int) -> bool:
 
 
 @kernel
-def _rows_within(arrays: TableArrays) -> Any:
+def _rows_within(arrays: TableArrays) -> tuple[Int64Array, Int64Array]:
     """Return the lowest and the highest row, for each base, from which all its codes lead to rows."""
     rows, bases = arrays.rows.base.size, arrays.bases
     lowest, highest = np.zeros(bases.mask.size, np.int64), np.full(bases.mask.size, rows - 1, np.int64)

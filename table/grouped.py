@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .groups import Actions, Bases, Edges, Exits, Int32Array, Rows, Sites, TableArrays, TokenClasses, TrieLevels
+from ..kernels.arrays import Int32Array
+from .groups import Actions, Bases, Edges, Exits, Rows, Sites, TableArrays, TokenClasses, TrieLevels
 from .several_ends import all_ends, as_eos
 from .states import NestedState, configuration_out_of_range, state_out_of_range
 from .walk import NO_EOS, Ends, follow

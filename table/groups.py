@@ -18,14 +18,14 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from ..errors import TableError
+from ..kernels.arrays import BoolArray, HostArray, UintArray
+from ..kernels.arrays import Int32Array as Int32Array
+from ..kernels.arrays import IntArray as IntArray
 
-IntArray = NDArray[np.signedinteger[Any]]
-TokenArray = NDArray[np.unsignedinteger[Any]]
-Int32Array = NDArray[np.int32]
-BoolArray = NDArray[np.bool_]
+TokenArray = UintArray
 
 
 class ArraySpec(NamedTuple):
@@ -168,18 +168,18 @@ class TableArrays(NamedTuple):
     exits: Exits
     sites: Sites
 
-    def by_name(self) -> dict[str, NDArray[Any]]:
+    def by_name(self) -> dict[str, HostArray]:
         """Return the arrays by their names in files and reports, such as `rows.edge_start`."""
         parts: tuple[Any, ...] = self
         return {f"{group}.{field}": array for group, part in zip(self._fields, parts, strict=True)
                 for field, array in zip(part._fields, part, strict=True)}  # fmt: skip
 
     @classmethod
-    def from_names(cls, arrays: Mapping[str, NDArray[Any]]) -> TableArrays:
+    def from_names(cls, arrays: Mapping[str, HostArray]) -> TableArrays:
         """Return the groups of arrays with the names of `by_name`. Raises KeyError for a name that is missing."""
         return cls(*(group(*(arrays[f"{name}.{field}"] for field in group._fields)) for name, group in GROUPS.items()))
 
-    def with_arrays(self, **changes: NDArray[Any]) -> TableArrays:
+    def with_arrays(self, **changes: HostArray) -> TableArrays:
         """Return the groups with other arrays, named as in `rows__edge_start`."""
         arrays = self.by_name() | {name.replace("__", "."): array for name, array in changes.items()}
         if unknown := sorted(set(arrays) - set(SPECS)):
@@ -191,7 +191,7 @@ class TableArrays(NamedTuple):
         """Bytes of all arrays."""
         return sum(array.nbytes for part in self for array in part)
 
-    def map(self, function: Callable[[NDArray[Any]], Any]) -> TableArrays:
+    def map(self, function: Callable[[HostArray], Any]) -> TableArrays:
         """Return the groups with a function applied to each array."""
         parts: tuple[Any, ...] = self
         return type(self)(*(type(part)(*map(function, part)) for part in parts))
@@ -213,7 +213,7 @@ SPECS: dict[str, ArraySpec] = _declared()
 """What each array is, by its name in files and reports."""
 
 
-def _none(kind: Any = np.int32) -> NDArray[Any]:
+def _none(kind: DTypeLike = np.int32) -> HostArray:
     array = np.zeros(0, kind)
     array.flags.writeable = False
     return array

@@ -127,7 +127,7 @@ class ItemIds:
             text[begin:stop] = self.text[places]
         return ItemIds(None, text, starts)
 
-    def rows(self, ids: Any) -> NDArray[np.int64]:
+    def rows(self, ids: object) -> NDArray[np.int64]:
         """Return the rows of items with any of some ids, ascending; an id that no item has has none.
 
         ids: as for `of`. It looks through all N ids once, strings of a length at once.

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import Advice, ConstraintError
+from ..kernels.arrays import Int64Array
 from .base_file import read_base, write_base
 from .delta_rows import crowded, place_rows, splice
 from .live_base import BaseShape, LiveBase
@@ -281,10 +282,19 @@ class LiveSids:
             )
         return places, changes, where, counts, delta
 
-    def _missing(self, row: Any) -> ConstraintError:
+    def _missing(self, row: object) -> ConstraintError:
         return ConstraintError(f"there are not as many items {np.asarray(row).tolist()} to delete: none was removed")
 
-    def _commit(self, kind: int, rows: Rows, places: Any, changes: Any, where: Any, counts: Any, delta: _Delta) -> None:
+    def _commit(
+        self,
+        kind: int,
+        rows: Rows,
+        places: Int64Array,
+        changes: Int64Array,
+        where: Int64Array,
+        counts: Int64Array,
+        delta: _Delta,
+    ) -> None:
         """Make an update that was prepared; it cannot fail."""
         was = self._counts[places] > 0
         self._counts[places] += changes if kind == INSERT else -changes

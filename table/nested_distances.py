@@ -8,18 +8,19 @@ it (Information Processing Letters 6(1), 1977): nothing costs less than any part
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.arrays import Int, Int32Array, Int64Array
 from ..kernels.compiled import kernel
 from ..kernels.deadline import is_late
 from ..kernels.limits import UNREACHABLE
-from .groups import Int32Array, TableArrays
+from .groups import TableArrays
 from .nested_ends import ends_of, site_ways
 from .nested_settling import Problem, readers_of, settled
-from .nested_targets import Int64Array, Targets, base_targets, belonging, own_targets
+from .nested_targets import Targets, base_targets, belonging, own_targets
 
 
 class Distances(NamedTuple):
@@ -75,7 +76,9 @@ class _Found(NamedTuple):
 
 
 @kernel
-def _distances(arrays: TableArrays, required: Int32Array) -> Any:
+def _distances(
+    arrays: TableArrays, required: Int32Array
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]:
     sites, codes = arrays.sites.is_leaf.size, required.size
     start, to = base_targets(arrays)
     own_start, own_to = own_targets(arrays)
@@ -83,11 +86,12 @@ def _distances(arrays: TableArrays, required: Int32Array) -> Any:
     of_row, of_site = belonging(arrays, targets)
     ends = ends_of(arrays, of_row, of_site)
     limited = arrays.rows.frames_required.size > 0
-    several = limited and ends.total > 1
+    several = bool(limited and ends.total > 1)
     problem = Problem(arrays, required, targets, of_row, ends, site_ways(arrays, of_site, ends), limited, several)
     readers = readers_of(problem)
     count, outer = ends.total, ends.outer
-    frames, at = np.empty(0, np.int64), np.int64(0)
+    frames = np.empty(0, np.int64)
+    at: Int = np.int64(0)
     if several:  # how many frames each end takes at least, then how few tokens with as many
         frames, at = settled(problem, readers, frames, 0)
     code_frames = frames[:at].reshape(codes if several else 0, count)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.arrays import Int, Int64Array
 from ..kernels.compiled import kernel
 from .groups import TableArrays
-from .nested_targets import Int64Array, own_edge
+from .nested_targets import own_edge
 
 
 class Ends(NamedTuple):
@@ -17,9 +18,9 @@ class Ends(NamedTuple):
 
     of_symbol: Int64Array  # (Y,) the end that a symbol is, -1 for none
     of_row: Int64Array  # (S,) the end that an accepting row is
-    named: int  # ends that are symbols; those of rows follow
-    total: int
-    outer: int  # ends of fragments that make calls, which come first
+    named: Int  # ends that are symbols; those of rows follow
+    total: Int
+    outer: Int  # ends of fragments that make calls, which come first
     leads: NDArray[np.bool_]  # (total - named, Y) symbols that all rows of an end of rows have
 
 
@@ -37,8 +38,8 @@ def ends_of(arrays: TableArrays, of_row: NDArray[np.uint8], of_site: NDArray[np.
     """Return the ends: symbols that leave nothing behind, then those of rows that end before the next token."""
     rows, exits, sites = arrays.rows, arrays.exits, arrays.sites
     of_symbol = np.full(exits.label.size, -1, np.int64)
-    ends: Any = np.int64(0)
-    outer: Any = np.int64(1)
+    ends: Int = np.int64(0)
+    outer: Int = np.int64(1)
     for leaf in (False, True):
         for k in range(sites.is_leaf.size):
             if of_site[k] == 0 or sites.is_leaf[k] != leaf:
@@ -72,7 +73,7 @@ def ends_of(arrays: TableArrays, of_row: NDArray[np.uint8], of_site: NDArray[np.
 
 
 @kernel
-def _shared_symbols(arrays: TableArrays, end_of_row: Int64Array, named: int, ends: int) -> NDArray[np.bool_]:
+def _shared_symbols(arrays: TableArrays, end_of_row: Int64Array, named: Int, ends: Int) -> NDArray[np.bool_]:
     """Return the symbols that all rows of each end of rows have, (ends - named, Y)."""
     exits = arrays.exits
     leads = np.zeros((ends - named, exits.label.size), np.bool_)

@@ -7,20 +7,19 @@ waits is final, and each rule is followed once for each entry that it reads.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.arrays import Int, Int32Array, Int64Array, begun, note, place_of
 from ..kernels.compiled import kernel
 from ..kernels.deadline import is_late
 from ..kernels.limits import MOST_DEPTH, UNREACHABLE
-from ..kernels.lists import begun, note
 from ..kernels.queue import Queue, lower, queue_of, take
-from ..kernels.search import place_of
-from .groups import Int32Array, TableArrays
+from .groups import TableArrays
 from .nested_ends import Ends, Ways
-from .nested_targets import Int64Array, Targets, own_edge
+from .nested_targets import Targets, own_edge
 
 _OWN, _BASE, _PUSHED = 0, 1, 2  # how a row leads to a code: by an edge of its own, by its base, by one that pushes
 
@@ -61,9 +60,9 @@ class Entries(NamedTuple):
     """The numbers that are looked for: frames first, then tokens, each in a queue of its own."""
 
     queue: Queue
-    sites: int  # where entries of sites begin: codes come first
-    pushes: int  # and those of pushes
-    groups: int  # ends for which there are as many frames
+    sites: Int  # where entries of sites begin: codes come first
+    pushes: Int  # and those of pushes
+    groups: Int  # ends for which there are as many frames
     pushed: NDArray[np.int64]  # (rows that push, groups, C) least after the push
 
 
@@ -127,7 +126,7 @@ def readers_of(problem: Problem) -> Readers:
 
 
 @kernel
-def settled(problem: Problem, readers: Readers, frames: Int64Array, counting: int) -> Any:
+def settled(problem: Problem, readers: Readers, frames: Int64Array, counting: int) -> tuple[Int64Array, Int]:
     """Return the least entries: of codes (S + 2 + A, C), then sites (K, C, F), in one array, and where sites begin.
 
     counting: 0 for frames, 1 for tokens. frames: what this returned for frames, where they are counted by ends.
@@ -172,7 +171,7 @@ def settled(problem: Problem, readers: Readers, frames: Int64Array, counting: in
 
 
 @kernel
-def _most(problem: Problem, frames: Int64Array, counting: int, code: int, end: int) -> Any:
+def _most(problem: Problem, frames: Int64Array, counting: int, code: int, end: Int) -> Int:
     """Return how many frames may be open on the way from a code to an end."""
     if problem.several:
         return frames[code * problem.ends.total + end] if counting else np.int64(MOST_DEPTH + 1)
@@ -183,7 +182,7 @@ def _most(problem: Problem, frames: Int64Array, counting: int, code: int, end: i
 
 @kernel
 def _site_fits(
-    problem: Problem, entries: Entries, frames: Int64Array, counting: int, k: int, c: int, d: int, below: int, most: int
+    problem: Problem, entries: Entries, frames: Int64Array, counting: int, k: Int, c: Int, d: Int, below: int, most: Int
 ) -> bool:
     """Return whether as few frames as are counted let a site be returned to, with so many below it."""
     if not problem.several or not counting:
@@ -193,7 +192,7 @@ def _site_fits(
 
 
 @kernel
-def _push_of(problem: Problem, row: int) -> Any:
+def _push_of(problem: Problem, row: int) -> tuple[Int, Int, Int]:
     """Return (the site that a row's base pushes or -1, frames that it opens, frames that must fit for it)."""
     sites = problem.arrays.sites
     push = np.int64(sites.of_row[row]) if sites.of_row.size else np.int64(-1)
@@ -247,7 +246,7 @@ def _constants(problem: Problem, entries: Entries, frames: Int64Array, counting:
 
 @kernel
 def _after_code(
-    problem: Problem, readers: Readers, entries: Entries, frames: Int64Array, counting: int, code: int, c: int,
+    problem: Problem, readers: Readers, entries: Entries, frames: Int64Array, counting: int, code: Int, c: Int,
     value: int,
 ) -> None:  # fmt: skip
     """Follow the rules of rows and sites that read the entry of a code and an end."""
@@ -257,7 +256,9 @@ def _after_code(
         here = max(here, np.int64(value))
     for x in range(readers.row_start[code], readers.row_start[code + 1]):
         s, how = readers.row[x] // 3, readers.row[x] % 3
-        push, opened, required = np.int64(-1), np.int64(0), np.int64(0)
+        push: Int = np.int64(-1)
+        opened: Int = np.int64(0)
+        required: Int = np.int64(0)
         if how != _OWN:
             push, opened, required = _push_of(problem, s)
         if how != _PUSHED:
@@ -298,7 +299,7 @@ def _after_code(
 
 @kernel
 def _after_state(
-    problem: Problem, readers: Readers, entries: Entries, frames: Int64Array, counting: int, state: int, c: int,
+    problem: Problem, readers: Readers, entries: Entries, frames: Int64Array, counting: int, state: Int, c: Int,
     value: int,
 ) -> None:  # fmt: skip
     """Follow the rules of actions that go on from a state."""
@@ -313,9 +314,9 @@ def _after_state(
 
 @kernel
 def _unpushed(
-    problem: Problem, readers: Readers, frames: Int64Array, counting: int, a: int, group: int, state: int, c: int,
+    problem: Problem, readers: Readers, frames: Int64Array, counting: int, a: int, group: int, state: Int, c: Int,
     value: int,
-) -> Any:  # fmt: skip
+) -> Int:  # fmt: skip
     """Return what it takes from the state of an action to an end, above all frames that it pushes; UNREACHABLE if none.
 
     group: the end for which there are as many frames.
@@ -336,8 +337,8 @@ def _unpushed(
 
 @kernel
 def _return_from(
-    problem: Problem, readers: Readers, entries: Entries, frames: Int64Array, counting: int, a: int, p: int, group: int,
-    c: int, before: int,
+    problem: Problem, readers: Readers, entries: Entries, frames: Int64Array, counting: int, a: int, p: Int, group: Int,
+    c: Int, before: Int,
 ) -> None:  # fmt: skip
     """Lower what is left of an action once the frames from its push p on have ended with c, which takes `before`."""
     actions, ends, outer, queue = problem.arrays.actions, problem.ends.total, problem.ends.outer, entries.queue
@@ -360,7 +361,7 @@ def _return_from(
 
 @kernel
 def _after_site(
-    problem: Problem, readers: Readers, entries: Entries, frames: Int64Array, counting: int, k: int, c: int, d: int,
+    problem: Problem, readers: Readers, entries: Entries, frames: Int64Array, counting: int, k: Int, c: Int, d: Int,
     value: int,
 ) -> None:  # fmt: skip
     """Follow the rules of rows and actions that push a site."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.bits import has_bit
+from ..kernels.arrays import Bool, ByteArray, Int, Int64Array, has_bit, place_of
 from ..kernels.compiled import kernel
 from ..kernels.deadline import is_late
-from ..kernels.search import place_of
 from .distances import base_class_counts, class_of
 from .groups import TableArrays
-
-Int64Array = NDArray[np.int64]
 
 
 class Targets(NamedTuple):
@@ -45,20 +42,20 @@ def _count_own(arrays: TableArrays, row: int, left: Int64Array, sign: int) -> No
 
 
 @kernel
-def own_edge(arrays: TableArrays, row: int, token: int) -> Any:
+def own_edge(arrays: TableArrays, row: int, token: Int) -> Int:
     """Return the row's own edge by a token, or -1."""
     return place_of(arrays.edges.token, arrays.rows.edge_start[row], arrays.rows.edge_start[row + 1], token)
 
 
 @kernel
-def _is_exit(arrays: TableArrays, exit_list: int, token: int) -> bool:
+def _is_exit(arrays: TableArrays, exit_list: Int, token: Int) -> Bool:
     """Return whether an exit list, -1 for none, has a token."""
     exits = arrays.exits
     return exit_list >= 0 and place_of(exits.token, exits.start[exit_list], exits.start[exit_list + 1], token) >= 0
 
 
 @kernel
-def base_targets(arrays: TableArrays) -> Any:
+def base_targets(arrays: TableArrays) -> tuple[Int64Array, Int64Array]:
     """Return what remains of each row's base beside its own edges and exits: `Targets.start` and `.to`."""
     rows, bases, exits = arrays.rows, arrays.bases, arrays.exits
     count = rows.base.size
@@ -113,7 +110,7 @@ def base_targets(arrays: TableArrays) -> Any:
 
 
 @kernel
-def own_targets(arrays: TableArrays) -> Any:
+def own_targets(arrays: TableArrays) -> tuple[Int64Array, Int64Array]:
     """Return where each row's own edges lead, each code once: `Targets.own_start` and `.own_to`."""
     count = arrays.rows.base.size
     start, to = np.zeros(count + 1, np.int64), np.empty(arrays.edges.target.size, np.int64)
@@ -140,7 +137,7 @@ class _Places(NamedTuple):
 
 
 @kernel
-def _put(places: _Places, of: NDArray[np.uint8], at: int, entry: int, where: int) -> None:
+def _put(places: _Places, of: NDArray[np.uint8], at: Int, entry: Int, where: np.uint8) -> None:
     """Note that a row or a frame below a site can be there, and that it is to be followed if that is new."""
     if of[at] | where != of[at]:
         of[at] |= where
@@ -149,7 +146,7 @@ def _put(places: _Places, of: NDArray[np.uint8], at: int, entry: int, where: int
 
 
 @kernel
-def _follow(arrays: TableArrays, places: _Places, code: Any, where: Any) -> None:
+def _follow(arrays: TableArrays, places: _Places, code: Int, where: np.uint8) -> None:
     """Note that a code is followed in a fragment (2) or outside of all (1)."""
     actions = arrays.actions
     rows = arrays.rows.base.size
@@ -165,7 +162,7 @@ def _follow(arrays: TableArrays, places: _Places, code: Any, where: Any) -> None
 
 
 @kernel
-def belonging(arrays: TableArrays, targets: Targets) -> Any:
+def belonging(arrays: TableArrays, targets: Targets) -> tuple[ByteArray, ByteArray]:
     """Return where rows (S,) and frames below sites (K,) can be: 1 outside of all fragments, 2 in one, 3 both, or 0.
 
     Each row and site is followed at most twice: time is linear in targets, and in pushes of the actions among them.

@@ -25,7 +25,7 @@ def one_or_all(ends: tuple[int, ...]) -> int | list[int] | None:
     return list(ends) if len(ends) > 1 else next(iter(ends), None)
 
 
-def checked_other_ends(other_ends: Any, eos: int | None, vocab_size: int) -> tuple[int, ...]:
+def checked_other_ends(other_ends: object, eos: int | None, vocab_size: int) -> tuple[int, ...]:
     """Return the end tokens beside `eos`, as a file may have them. Raises TableError for what no table has."""
     if not isinstance(other_ends, list | tuple):
         raise TableError(f"other_ends must be a list of tokens, not {other_ends!r}")

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import ConstraintError
+from ..kernels.arrays import IntArray
 from .filter_bits import Runs, Words, booleans_of, one_for_each, put_in_order, words_of
 from .grouped import GroupedArrays
 from .weak_cache import Kept
-
-IntArray = NDArray[np.signedinteger[Any]]
 
 _groups: Kept[Runs] = Kept()  # the items of each sequence
 

@@ -81,7 +81,7 @@ class Snapshot:
         columns, live = self.base.matrix.columns, self.base.live_rows(self.bits)
         return np.concatenate([np.stack([column[live] for column in columns], axis=1), self.delta])
 
-    def filter(self, keep: Any) -> LiveFilter:
+    def filter(self, keep: object) -> LiveFilter:
         """Return a filter that keeps some of the sequences, or of the items of a catalogue.
 
         keep: (Q,) booleans, one for each row of `sids`, in that order: an array, or a column of Arrow, Polars,

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import TableError
+from ..kernels.arrays import BoolArray, Int, Int64Array, IntArray, IntegerArray, UintArray
 from ..kernels.compiled import kernel
 from ..kernels.limits import MOST_TOKENS
 from .filter_bits import MOST_ROWS, Words
-from .sid_filter import IntArray, SidFilter
+from .sid_filter import SidFilter
 from .transition_table import integer_vocabulary
 
 _TOGETHER = 1024  # rows copied at once in `lay_out`
@@ -218,7 +219,7 @@ class SortedMatrix:
 
 
 @kernel
-def measure(columns: Any, widths: Any, branches: Any) -> int:
+def measure(columns: UintArray, widths: Int64Array, branches: Int64Array) -> int:
     """Write runs and branches by depth (L,); return the first row that does not come after the one before, or -1."""
     length, count = columns.shape
     first, children = np.zeros(length, np.int64), np.ones(length, np.int64)
@@ -239,7 +240,7 @@ def measure(columns: Any, widths: Any, branches: Any) -> int:
 
 
 @kernel
-def find_rows(columns: Any, first_rows: Any, sids: Any, out: Any) -> None:
+def find_rows(columns: UintArray, first_rows: Int64Array, sids: IntArray, out: Int64Array) -> None:
     """Write where each of sids (N, L) stands in the sorted columns (L, Q), where it does; first_rows: (V + 1,)."""
     length = columns.shape[0]
     limit = np.uint64(first_rows.size - 1)
@@ -266,7 +267,7 @@ def find_rows(columns: Any, first_rows: Any, sids: Any, out: Any) -> None:
 
 
 @kernel
-def in_order(values: Any, length: int, vocab_size: int, same: Any) -> int:
+def in_order(values: IntegerArray, length: int, vocab_size: int, same: BoolArray) -> int:
     """Return how many rows of values (N * L,) are sorted, up to the first that is not or has a token outside 0 .. V.
 
     Writes whether each is the same as the one before it.
@@ -289,7 +290,7 @@ def in_order(values: Any, length: int, vocab_size: int, same: Any) -> int:
 
 
 @kernel
-def lay_out(values: Any, index: Any, same: Any, columns: Any) -> Any:
+def lay_out(values: IntegerArray, index: IntArray, same: BoolArray, columns: UintArray) -> Int:
     """Write the rows of values (N * L,) in the order of index (N,), but the `same` ones, into columns (L, Q).
 
     index (0,): as they stand. Rows lie in no order, so a block of them is touched first: cache misses then overlap.

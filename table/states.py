@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+Array: TypeAlias = Any
+"""An array of numpy, torch or JAX."""
 
 
 class NestedState(NamedTuple):
     """Where sequences stand in a nested table: a state, and the return sites of the frames that are open."""
 
-    node: Any  # (B,)
-    stack: Any  # (B, slots) sites, the outermost first; 0 from `height` on
-    height: Any  # (B,) open frames; 0 where the state is dead
+    node: Array  # (B,)
+    stack: Array  # (B, slots) sites, the outermost first; 0 from `height` on
+    height: Array  # (B,) open frames; 0 where the state is dead
 
 
 class Sizes(Protocol):

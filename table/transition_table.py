@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import TableError, TableFileError, Unenforced
+from ..kernels.arrays import IntArray
 from ..kernels.limits import MOST_DEPTH, MOST_TOKENS, UNREACHABLE
 from ..vocabulary.vocabulary import Vocabulary
 from . import file
@@ -25,7 +26,6 @@ from .groups import (
     Bases,
     Edges,
     Exits,
-    IntArray,
     Rows,
     Sites,
     TableArrays,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import TableError
-from ..kernels.bits import count_bits, has_bit
+from ..kernels.arrays import Int, count_bits, has_bit
 from ..kernels.compiled import kernel
 from . import faults
 from .groups import TableArrays
@@ -43,7 +43,7 @@ def check_trie(arrays: TableArrays, vocab_size: int, eos: int) -> Lengths:
 
 
 @kernel
-def _first_edge_fault(arrays: TableArrays, vocab_size: int, eos: int) -> Any:
+def _first_edge_fault(arrays: TableArrays, vocab_size: int, eos: int) -> tuple[Int, Int, Int, Int, Int, Int]:
     """Return (fault, where, accepting rows, tails, shortest, longest sequence) of rows, edges, masks and tails."""
     edge_start, edge_token, edge_target = arrays.rows.edge_start, arrays.edges.token, arrays.edges.target
     row_base, masks, level_start = arrays.rows.base, arrays.bases.masks, arrays.trie.level_start
@@ -126,7 +126,7 @@ def _first_edge_fault(arrays: TableArrays, vocab_size: int, eos: int) -> Any:
 
 
 @kernel
-def _first_item_fault(arrays: TableArrays, finals: int) -> Any:
+def _first_item_fault(arrays: TableArrays, finals: Int) -> tuple[Int, Int]:
     """Return (fault, where) of the way back from `finals` final states to the input."""
     item_start, item_row = arrays.trie.item_start, arrays.trie.item_row
     if item_start.size == 0 or item_start[0] != 0 or item_start[item_start.size - 1] != item_row.size:

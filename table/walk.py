@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.arrays import Bool, BoolArray, Int, Int32Array, IntArray, IntegerArray, place_of
 from ..kernels.compiled import kernel
-from ..kernels.search import place_of
-from .groups import Bases, BoolArray, Edges, Int32Array, IntArray, Rows, TableArrays, TokenArray, TokenClasses
+from .groups import Bases, Edges, Rows, TableArrays, TokenArray, TokenClasses
 
 _ROWS_TOGETHER = 256  # one step of many rows at a time: their cache misses overlap
 NO_EOS = -1
@@ -26,7 +26,7 @@ class Ends(NamedTuple):
 @kernel
 def walk_trie(
     edge_start: IntArray, edge_token: TokenArray, edge_target: IntArray, accepting: BoolArray, vocab_size: int,
-    eos: int, tokens: NDArray[Any], out: NDArray[np.int64],
+    eos: int, tokens: IntegerArray, out: NDArray[np.int64],
 ) -> int:  # fmt: skip
     """Follow each row of tokens (N, L) of a trie from its state in out (N,), which gets the state that is reached.
 
@@ -71,7 +71,7 @@ def walk_trie(
 
 @kernel
 def walk_graph(
-    rows: Rows, edges: Edges, bases: Bases, classes: TokenClasses, ends: Ends, tokens: NDArray[Any],
+    rows: Rows, edges: Edges, bases: Bases, classes: TokenClasses, ends: Ends, tokens: IntArray,
     out: NDArray[np.int64],
 ) -> int:  # fmt: skip
     """Do the same for a graph without calls."""
@@ -128,9 +128,9 @@ def stray_row(
 
 @kernel
 def follow(
-    arrays: TableArrays, ends: Ends, code_frames_required: Int32Array, tokens: NDArray[Any], node: NDArray[np.int64],
+    arrays: TableArrays, ends: Ends, code_frames_required: Int32Array, tokens: IntArray, node: NDArray[np.int64],
     stack: NDArray[np.int32], height: NDArray[np.int32],
-) -> Any:  # fmt: skip
+) -> Int:  # fmt: skip
     """Follow each row of tokens (N, L) of a nested table, in place.
 
     Return the index of a row that is at no configuration of the table, with nothing done, or -1. It is one loop, and
@@ -163,7 +163,7 @@ def follow(
             listed = np.int64(row_exit[state]) if row_exit.size else np.int64(-1)
             left = np.int64(-1)  # the entry of an exit list
             if found < 0 and listed >= 0:
-                left = place_of(exit_token, exit_start[listed], exit_start[listed + 1], token)
+                left = np.int64(place_of(exit_token, exit_start[listed], exit_start[listed + 1], token))
             base = np.int64(row_base[state])
             if found >= 0:
                 code = np.int64(edge_target[found])
@@ -173,7 +173,7 @@ def follow(
                 code = dead - 1 if accepting[state] and frames == 0 else dead
             elif base >= 0 and 0 <= token < vocab_size:
                 site = np.int64(row_site[state]) if row_site.size else np.int64(-1)
-                fits = True
+                fits: Bool = True
                 if site >= 0:
                     required = np.int64(not is_leaf[site])
                     if site_frames.size:
@@ -189,7 +189,7 @@ def follow(
                     code = (code >> 1) + (code & 1) * state
                 elif fits and base_exit.size and base_exit[base] >= 0:
                     listed = np.int64(base_exit[base])
-                    left = place_of(exit_token, exit_start[listed], exit_start[listed + 1], token)
+                    left = np.int64(place_of(exit_token, exit_start[listed], exit_start[listed + 1], token))
                     symbol = np.int64(exit_symbol[left]) if left >= 0 else np.int64(-1)
             while symbol >= 0 and frames > 0:  # leave frames until a return site says where to go on
                 frames -= 1
@@ -221,7 +221,7 @@ def follow(
 
 
 @kernel
-def counted_frames(is_leaf: NDArray[np.bool_], stack: NDArray[np.int32], height: int) -> Any:
+def counted_frames(is_leaf: NDArray[np.bool_], stack: NDArray[np.int32], height: Int) -> Int:
     """Return how many of the lowest frames of a stack count towards the depth: those that are no leaves."""
     count = np.int64(0)
     for x in range(height):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from maskwright.engines.versions import TESTED
+from maskwright.engines.options import TESTED
 
 ENGINES = {"vllm", "sglang"}
 """Extras that ask for one release."""

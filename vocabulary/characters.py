@@ -10,11 +10,12 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.arrays import ByteArray, Int, Int32Array, Uint16Array, Uint64Array
 from ..kernels.compiled import kernel
 
 UNCLEAN = 63
@@ -80,14 +81,14 @@ def shares_without(tokens: Sequence[bytes]) -> NDArray[np.float64]:
 
 
 @kernel
-def _phases(byte: Any, depth: Any) -> Any:
+def _phases(byte: ByteArray, depth: Uint16Array) -> ByteArray:
     """Return where each node of a trie (M,) stands in a character of UTF-8.
 
     0: a character ends here. 1 to 3: so many continuation bytes must follow. 4 to 7: continuation bytes must follow,
     the next of them in a smaller range. 8: the bytes so far are not UTF-8.
     """
     nodes = byte.size
-    deepest: Any = 0
+    deepest: Int = 0
     for i in range(nodes):
         deepest = max(deepest, np.int64(depth[i]))
     phase = np.zeros(nodes, np.uint8)
@@ -132,7 +133,7 @@ def _phases(byte: Any, depth: Any) -> Any:
 
 
 @kernel
-def begun_characters(byte: Any, depth: Any, byte_group: Any) -> Any:
+def begun_characters(byte: ByteArray, depth: Uint16Array, byte_group: ByteArray) -> tuple[Uint64Array, Uint16Array]:
     """Return the groups of all characters that begin on the way to each node (M,), as bits, and how many begin there.
 
     The bit of `UNCLEAN` is set if the bytes on the way are not UTF-8.
@@ -152,7 +153,9 @@ def begun_characters(byte: Any, depth: Any, byte_group: Any) -> Any:
 
 
 @kernel
-def groups_below(byte: Any, depth: Any, token_start: Any, byte_group: Any, whole: bool) -> Any:
+def groups_below(
+    byte: ByteArray, depth: Uint16Array, token_start: Int32Array, byte_group: ByteArray, whole: bool
+) -> Uint64Array:
     """Return the groups of all characters that tokens have at and below each node of a trie (M,), as bits.
 
     A node above a token that is not UTF-8 has the bit of `UNCLEAN` as well. whole: so has a node above a token that

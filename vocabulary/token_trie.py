@@ -33,11 +33,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.arrays import ByteArray, Int, Int32Array, Int64Array, Uint16Array
 from ..kernels.compiled import kernel
 from .characters import BYTE_GROUP, TokenCharacters, begun_characters, groups_below
 
@@ -124,17 +125,17 @@ def token_trie(tokens: Sequence[bytes], token_bytes: NDArray[np.uint8], token_of
     # sorting Python's bytes takes 40 ms for 131,072 tokens; numpy's own byte strings would lose trailing zeros
     order = np.array(sorted(range(len(tokens)), key=tokens.__getitem__), np.int32)
     order = order[np.count_nonzero(np.diff(token_offset) == 0) :]  # ids without bytes sort first
-    *arrays, longest = _build(order, token_bytes, token_offset)
-    for array in (*arrays, order):
-        array.flags.writeable = False
-    byte, skip, depth, height, token_start, root_start = arrays
+    byte, skip, depth, height, token_start, root_start, longest = _build(order, token_bytes, token_offset)
     content = groups_below(byte, depth, token_start, BYTE_GROUP, True)
-    content.flags.writeable = False
+    for array in (byte, skip, depth, height, content, token_start, order, root_start):
+        array.flags.writeable = False
     return TokenTrie(byte, skip, depth, height, content, token_start, order, root_start, int(longest))
 
 
 @kernel
-def _build(order: Any, token_bytes: Any, token_offset: Any) -> Any:
+def _build(
+    order: Int32Array, token_bytes: ByteArray, token_offset: Int64Array
+) -> tuple[ByteArray, Int32Array, Uint16Array, Uint16Array, Int32Array, Int32Array, Int]:
     """Return (byte, skip, depth, height, token_start, root_start, longest): the trie of tokens `order`, (K,) sorted."""
     count = order.size
     shared = np.zeros(count + 1, np.int64)  # bytes each token shares with the one before

@@ -19,9 +19,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConstraintError, DataError, MaskwrightError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerBase
+
 
 _SPACE = "▁"  # what SentencePiece writes for a space
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a piece that is one byte
@@ -48,7 +54,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class _OfTransformers:
-    tok: Any
+    tok: PreTrainedTokenizerBase
 
     def __call__(self, text: str) -> Sequence[int]:
         # without splitting at special tokens: "</s>" in a text is text
@@ -58,7 +64,7 @@ class _OfTransformers:
 
 @dataclass(frozen=True)
 class _OfTokenizers:
-    tok: Any
+    tok: Tokenizer
 
     def __call__(self, text: str) -> Sequence[int]:
         before = self.tok.encode_special_tokens
@@ -98,11 +104,11 @@ def read_transformers(tok: Any) -> Reading:
     raise _foreign(tok, "from_transformers", "a transformers tokenizer or a tokenizers.Tokenizer")
 
 
-def _declared_special(tok: Any) -> set[int]:
+def _declared_special(tok: PreTrainedTokenizerBase) -> set[int]:
     return {i for i in tok.all_special_ids if i is not None}
 
 
-def _read_fast(backend: Any, special: set[int], eos: int | None, encode: Encode) -> Reading:
+def _read_fast(backend: Tokenizer, special: set[int], eos: int | None, encode: Encode) -> Reading:
     texts = {i: text for text, i in backend.get_vocab(with_added_tokens=True).items()}
     added = {i: token.content for i, token in backend.get_added_tokens_decoder().items()}
     special |= {i for i, token in backend.get_added_tokens_decoder().items() if token.special}
@@ -118,7 +124,7 @@ def _read_fast(backend: Any, special: set[int], eos: int | None, encode: Encode)
     return Reading(tokens, special, eos, encode, rules.leading_space, rules.trailing_space, names)
 
 
-def _unknown(backend: Any) -> set[int]:
+def _unknown(backend: Tokenizer) -> set[int]:
     """Return the id that the model writes for what it does not know: it stands for no text."""
     if type(backend.model).__name__ == "Unigram":  # it has no attribute for this
         at = json.loads(backend.model.__getstate__()).get("unk_id")
@@ -139,7 +145,7 @@ class _Rules:
     trailing_space: bool = False
 
     @classmethod
-    def read(cls, backend: Any) -> _Rules:
+    def read(cls, backend: Tokenizer) -> _Rules:
         """Return the rules of a `tokenizers.Tokenizer`; raises ConstraintError for a decoder that has none."""
         rules = cls()
         if backend.decoder is None:  # tokens are joined by spaces
@@ -313,7 +319,7 @@ def read_sentencepiece(sp: Any) -> Reading:
     return Reading(tokens, special, eos if eos >= 0 else None, sp.encode, _drops_first_space(sp), names=names)
 
 
-def _piece(sp: Any, i: int) -> bytes:
+def _piece(sp: SentencePieceProcessor, i: int) -> bytes:
     """Return the bytes of piece i: none if it is a control, unknown or unused piece."""
     if sp.is_control(i) or sp.is_unknown(i) or sp.is_unused(i):
         return b""
@@ -323,7 +329,7 @@ def _piece(sp: Any, i: int) -> bytes:
     return text.replace(_SPACE, " ").encode()
 
 
-def _drops_first_space(sp: Any) -> bool:
+def _drops_first_space(sp: SentencePieceProcessor) -> bool:
     """Whether decoding drops the space that a text starts with; settings of the model decide, so one piece is tried."""
     for i in range(sp.get_piece_size()):
         piece = _piece(sp, i)
@@ -522,7 +528,7 @@ def _read_ranks(path: Path) -> Reading:
 # ------------------------------------------------------------------------------------------------------- errors
 
 
-def _foreign(given: Any, method: str, wanted: str) -> ConstraintError:
+def _foreign(given: object, method: str, wanted: str) -> ConstraintError:
     kind = type(given)
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     hint = (

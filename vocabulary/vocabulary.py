@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
+import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +21,60 @@ from ..errors import ConstraintError, VocabularyMismatchError
 from ..kernels.limits import MOST_TOKENS
 from . import tokenizers
 from .characters import BYTE_GROUP, TokenCharacters, shares_without
-from .derived import Derived
-from .end_tokens import EndTokens, checked_ends
 from .longest_match import LongestMatch, shortened
 from .token_trie import TokenTrie, token_trie
+
+T = TypeVar("T")
+
+
+class Derived:
+    """One object of each class that a later layer keeps with a vocabulary, for as long as the vocabulary lives.
+
+    A layer below knows no classes of layers above, so it holds them by their class. Threads may share one.
+
+    >>> class Counts(dict): ...
+    >>> derived = Derived()
+    >>> derived.of(Counts)["a"] = 1
+    >>> derived.of(Counts)
+    {'a': 1}
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._objects: dict[type[Any], Any] = {}
+
+    def of(self, kind: type[T]) -> T:
+        """Return the object of a class, made by calling the class without arguments when first asked for."""
+        with self._lock:
+            found = self._objects.get(kind)
+            if found is None:
+                found = self._objects[kind] = kind()
+        assert isinstance(found, kind), "kind() is a kind"
+        return found
+
+
+EndTokens: TypeAlias = int | Iterable[int]
+"""One end token, or several, as a model's `generation_config.eos_token_id` has them."""
+
+
+def checked_ends(eos: object, size: int, argument: str = "eos") -> tuple[int, ...]:
+    """Return end tokens in the order given, each once; () for None.
+
+    eos: an id, a list, tuple or array of ids, or None. argument: what it is called where it was given. Raises
+    ConstraintError for ids outside 0 .. size - 1, for an empty list, and for what has no order.
+    """
+    if eos is None:
+        return ()
+    given: list[Any] = [eos]
+    if isinstance(eos, Iterable) and not isinstance(eos, (str, bytes, Mapping, Set)):
+        given = list(eos)
+    if not given:
+        raise ConstraintError("is an empty list: pass at least one token, or leave it out", argument=argument)
+    for one in given:
+        if not isinstance(one, (int, np.integer)) or isinstance(one, bool) or not 0 <= one < size:
+            raise ConstraintError(f"must be token ids from 0 to {size - 1}, not {one!r}", argument=argument)
+    return tuple(dict.fromkeys(map(int, given)))
+
 
 _LONGEST = 65_535  # bytes of a token; depths are uint16
 _MOST_BYTES = 2**31 - 1  # of all tokens together; node numbers are int32
@@ -159,7 +210,7 @@ class Vocabulary:
         )  # fmt: skip
 
     @classmethod
-    def from_transformers(cls, tok: Any, *, size: int | None = None, eos: EndTokens | None = None) -> Vocabulary:
+    def from_transformers(cls, tok: object, *, size: int | None = None, eos: EndTokens | None = None) -> Vocabulary:
         """Return the vocabulary of a transformers tokenizer, or of a `tokenizers.Tokenizer`.
 
         Bytes are what the tokenizer's decoder writes; a space that it drops at a text's start or end is kept, see the
@@ -177,7 +228,7 @@ class Vocabulary:
         return cls._from(tokenizers.read_transformers(tok), size, eos)
 
     @classmethod
-    def from_tiktoken(cls, enc: Any, *, size: int | None = None, eos: EndTokens | None = None) -> Vocabulary:
+    def from_tiktoken(cls, enc: object, *, size: int | None = None, eos: EndTokens | None = None) -> Vocabulary:
         """Return the vocabulary of a `tiktoken.Encoding`; gaps between ids have no bytes, `<|endoftext|>` is eos.
 
         Args:
@@ -191,7 +242,7 @@ class Vocabulary:
         return cls._from(tokenizers.read_tiktoken(enc), size, eos)
 
     @classmethod
-    def from_sentencepiece(cls, sp: Any, *, size: int | None = None, eos: EndTokens | None = None) -> Vocabulary:
+    def from_sentencepiece(cls, sp: object, *, size: int | None = None, eos: EndTokens | None = None) -> Vocabulary:
         """Return the vocabulary of a `sentencepiece.SentencePieceProcessor`.
 
         "▁" is a space, a byte piece such as `<0x0A>` is that byte, and user-defined pieces spell their text. Control,
@@ -208,7 +259,7 @@ class Vocabulary:
         return cls._from(tokenizers.read_sentencepiece(sp), size, eos)
 
     @classmethod
-    def from_mistral(cls, tok: Any, *, size: int | None = None, eos: EndTokens | None = None) -> Vocabulary:
+    def from_mistral(cls, tok: object, *, size: int | None = None, eos: EndTokens | None = None) -> Vocabulary:
         """Return the vocabulary of a mistral-common tokenizer.
 
         Args:
@@ -566,7 +617,7 @@ def _most(is_in: NDArray[np.int64], text: NDArray[np.uint8], offset: NDArray[np.
     return int(np.diff(begun[offset]).max(initial=0))
 
 
-def _is_int(value: Any) -> bool:
+def _is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
@@ -584,7 +635,7 @@ def _checked_size(size: int | None, count: int) -> int:
     return int(size)
 
 
-def _checked_id(value: Any, size: int, argument: str, what: str = "must be token ids") -> int:
+def _checked_id(value: object, size: int, argument: str, what: str = "must be token ids") -> int:
     if not _is_int(value) or not 0 <= value < size:
         raise ConstraintError(f"{what} from 0 to {size - 1}, not {value!r}", argument=argument)
     return int(value)

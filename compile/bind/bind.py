@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from ...automata.budget import Meter
 from ...automata.dfa import Dfa
 from ...errors import ConstraintError
+from ...kernels.arrays import UintArray
 from ...kernels.compiled import kernel
 from ...kernels.limits import UNREACHABLE
 from ...table.distances import graph_facts
@@ -182,7 +183,7 @@ def _renumbered_bases(kept: NDArray[np.int64], number: NDArray[np.int32], based:
 @kernel
 def _fill_rows(
     kept: NDArray[np.int64], rows: RowPools, edge_start: NDArray[np.int32], number: NDArray[np.int32],
-    token: NDArray[Any], target: NDArray[np.int32],
+    token: UintArray, target: NDArray[np.int32],
 ) -> None:  # fmt: skip
     """Write the own edges of the states that are kept, by their new numbers."""
     dead, own, own_token, own_code = kept.size + 1, rows.states.own, rows.own_token, rows.own_code

@@ -6,15 +6,14 @@ state (c >> 1) + (c & 1) * s, so that states that are alike up to their number h
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...kernels.bits import count_bits, has_bit
+from ...kernels.arrays import Int, count_bits, has_bit, place_of
 from ...kernels.compiled import kernel
 from ...kernels.deadline import is_late
-from ...kernels.search import place_of
 from ...vocabulary.characters import BEHIND, BYTE_GROUP, UNCLEAN
 from .arrays import KILL, TrieArrays
 from .row_pools import (
@@ -154,7 +153,7 @@ def walk_states(states: DfaStates, trie: TrieArrays, rows: RowPools, vocab_size:
 @kernel
 def _scratch(states: DfaStates, trie: TrieArrays, vocab_size: int) -> _Scratch:
     count, classes = states.transition.shape
-    depths: Any = 2
+    depths: Int = 2
     weight = np.zeros(classes, np.int64)
     for b in range(256):
         first, stop = trie.root_start[b], trie.root_start[b + 1]
@@ -226,7 +225,7 @@ def _exceeds(counters: NDArray[np.int64], most: NDArray[np.int64]) -> bool:
 
 
 @kernel(inline="always")
-def _nodes_below(s: int, transition: NDArray[np.int32], weight: NDArray[np.int64]) -> np.int64:
+def _nodes_below(s: Int, transition: NDArray[np.int32], weight: NDArray[np.int64]) -> np.int64:
     """Return how many trie nodes lie below the first bytes that state s reads."""
     nodes = np.int64(0)
     for c in range(transition.shape[1]):
@@ -236,7 +235,7 @@ def _nodes_below(s: int, transition: NDArray[np.int32], weight: NDArray[np.int64
 
 
 @kernel
-def _nearest_base(s: int, least: int, usable: int, states: DfaStates, rows: RowPools, scratch: _Scratch) -> np.int64:
+def _nearest_base(s: Int, least: Int, usable: int, states: DfaStates, rows: RowPools, scratch: _Scratch) -> np.int64:
     """Return the base that shares most of the trie with state s, -1 if none shares more than `least` nodes of it."""
     transition, relative, names, weight = states.transition, states.relative, states.names, scratch.weight
     named, classes = names.shape[0] > 0, transition.shape[1]
@@ -269,7 +268,7 @@ def _nearest_base(s: int, least: int, usable: int, states: DfaStates, rows: RowP
 
 
 @kernel
-def _walk_beside(s: int, r: int, own_limit: int, states: DfaStates, trie: TrieArrays, scratch: _Scratch) -> np.int64:
+def _walk_beside(s: Int, r: Int, own_limit: int, states: DfaStates, trie: TrieArrays, scratch: _Scratch) -> np.int64:
     """Walk state s side by side with state r of a base, turning back where both lead to the same.
 
     Returns how many edges state s has that the base lacks. Stops after own_limit.
@@ -366,7 +365,7 @@ def _find_loops(p: int, states: DfaStates, loops: NDArray[np.uint64]) -> None:
 @kernel(inline="always")
 def _sort_into(
     own_token: NDArray[np.int32], own_code: NDArray[np.int32], at: int, token: NDArray[np.int32],
-    code: NDArray[np.int32], count: int,
+    code: NDArray[np.int32], count: Int,
 ) -> None:  # fmt: skip
     """Write edges from place `at` on, by token."""
     if count <= 32:
@@ -388,7 +387,7 @@ def _sort_into(
 
 
 @kernel
-def _note_rest(s: int, base: int, rows: RowPools, scratch: _Scratch) -> None:
+def _note_rest(s: Int, base: Int, rows: RowPools, scratch: _Scratch) -> None:
     """Note where state s leads by the tokens of its base that its own edges, the last that were added, leave."""
     bases, classes, left = rows.bases, rows.class_lists, scratch.class_of_code
     queue, reached, own_token, codes = rows.states.queue, rows.states.reached, rows.own_token, rows.codes
@@ -415,7 +414,7 @@ def _note_rest(s: int, base: int, rows: RowPools, scratch: _Scratch) -> None:
 
 
 @kernel
-def _add_base(s: int, count: int, usable: int, states: DfaStates, rows: RowPools, scratch: _Scratch) -> int:
+def _add_base(s: Int, count: Int, usable: int, states: DfaStates, rows: RowPools, scratch: _Scratch) -> int:
     """Add the row of state s as a new base: a mask, and where each class of tokens leads.
 
     Returns the number of bases that rows can be compared with.
@@ -478,7 +477,7 @@ def _mask_of(rows: RowPools, code_of: NDArray[np.int32]) -> np.int64:
 
 @kernel
 def _fitting_classes(
-    s: int, default: int, shared: bool, rows: RowPools, code_of: NDArray[np.int32]
+    s: Int, default: Int, shared: bool, rows: RowPools, code_of: NDArray[np.int32]
 ) -> tuple[np.int64, bool]:
     """Write the targets of a new base for one of the last class lists that its codes fit.
 
@@ -517,13 +516,13 @@ def _fitting_classes(
 
 
 @kernel
-def _add_classes(default: int, offset: int, rows: RowPools, scratch: _Scratch) -> None:
+def _add_classes(default: Int, offset: int, rows: RowPools, scratch: _Scratch) -> None:
     """Add a class list for the codes of a new base, and write the base's targets. offset: of codes in `votes`."""
     counters, classes, table = rows.counters, rows.class_lists, rows.bases.target
     votes, class_of_code, code_of = scratch.votes, scratch.class_of_code, scratch.code_of
     class_token, class_number = classes.token, classes.number
     at, group, x = counters[TARGETS], counters[CLASS_LISTS], counters[CLASS_ENTRIES]
-    count: Any = 1
+    count: Int = 1
     table[at] = default
     votes[default + offset] = 1  # marks codes that have a class
     class_of_code[default + offset] = 0
@@ -545,7 +544,7 @@ def _add_classes(default: int, offset: int, rows: RowPools, scratch: _Scratch) -
 
 
 @kernel(inline="always")
-def _reach(t: int, counters: NDArray[np.int64], queue: NDArray[np.int32], reached: NDArray[np.bool_]) -> None:
+def _reach(t: Int, counters: NDArray[np.int64], queue: NDArray[np.int32], reached: NDArray[np.bool_]) -> None:
     """Note that tokens lead to state t."""
     if not reached[t]:
         reached[t] = True
@@ -555,7 +554,7 @@ def _reach(t: int, counters: NDArray[np.int64], queue: NDArray[np.int32], reache
 
 @kernel
 def _note(
-    code: int, s: int, seen: NDArray[np.int32], codes: NDArray[np.int32], counters: NDArray[np.int64],
+    code: Int, s: Int, seen: NDArray[np.int32], codes: NDArray[np.int32], counters: NDArray[np.int64],
     queue: NDArray[np.int32], reached: NDArray[np.bool_],
 ) -> None:  # fmt: skip
     """Note that tokens of state s lead where a code says, once for each code.

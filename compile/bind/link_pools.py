@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...kernels.arrays import Int
 from ...kernels.compiled import kernel
 from ...table.groups import Actions
 from .arrays import ACTIONS, EDGES, EXITS
@@ -134,7 +135,7 @@ def grown(pools: LinkPools, tokens: int) -> LinkPools:
 
 @kernel
 def action_of(
-    stack: NDArray[np.int32], h: int, state: int, slots: NDArray[np.int32], action_state: NDArray[np.int32],
+    stack: NDArray[np.int32], h: Int, state: int, slots: NDArray[np.int32], action_state: NDArray[np.int32],
     push_start: NDArray[np.int32], push: NDArray[np.int32], counters: NDArray[np.int64],
 ) -> np.int32:  # fmt: skip
     """Return the code of the action that pushes the first h sites of a stack and goes on in a state.

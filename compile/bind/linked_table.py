@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from ...automata.frames_required import frames_required
 from ...automata.pushdown import PushdownMachine
@@ -227,7 +227,7 @@ class _Joined:
         return bases, classes, exits
 
 
-def _concatenated(parts: list[NDArray[Any]], kind: Any = np.int32) -> NDArray[Any]:
+def _concatenated(parts: list[NDArray[Any]], kind: DTypeLike = np.int32) -> NDArray[Any]:
     """Return arrays one after the other; a single one that is not empty is not copied."""
     found = [part for part in parts if part.size] or parts[:1]
     return (found[0] if len(found) == 1 else np.concatenate(found)).astype(kind, copy=False)

@@ -6,7 +6,7 @@ The walk goes side by side with the template and turns back where both agree. Wh
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ...automata.budget import Meter
 from ...automata.pushdown import PushdownMachine
 from ...automata.state_ranges import CALL, DEAD, KEEP, RETURN
+from ...kernels.arrays import Int
 from ...kernels.compiled import kernel
 from ...kernels.deadline import is_late
 from ...vocabulary.vocabulary import Vocabulary
@@ -188,9 +189,9 @@ def _may_overflow(
 
 @kernel(inline="always")
 def returned(
-    code: Any, byte: int, stack: NDArray[np.int32], d: int, h: int, rows: NDArray[np.int32],
+    code: Int | np.int32, byte: int, stack: NDArray[np.int32], d: int, h: Int, rows: NDArray[np.int32],
     site_start: NDArray[np.int32], site_states: NDArray[np.int32],
-) -> tuple[Any, int]:  # fmt: skip
+) -> tuple[Int | np.int32, Int]:  # fmt: skip
     """Return (code, frames) of a byte that ends a fragment, with a site on the stack.
 
     code: of the byte. stack[d]: the sites, h of them, at least one. Returns a state, a call, DEAD, or how the outermost

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from ...automata.budget import Meter
 from ...automata.pushdown import PushdownMachine
 from ...automata.state_ranges import CALL, DEAD, KEEP, RETURN
+from ...kernels.arrays import Int
 from ...kernels.compiled import kernel
 from ...kernels.deadline import is_late
 from .arrays import ACTIONS, REMAINDERS, SYMBOLS, MachineArrays, TokenText
@@ -81,7 +82,8 @@ def _resolve_sites(
                     continue
                 v = remainders[symbols[y, REMAINDER], TOKEN]
                 at, stop = start[v] + remainders[symbols[y, REMAINDER], OFFSET], start[v + 1]
-                code, h = site_states[site_start[k] + label], np.int64(0)
+                code = site_states[site_start[k] + label]
+                h: Int = np.int64(0)
                 while at < stop and code >= 0:
                     code = rows[code, data[at]]
                     if h > 0 and CALL < code < DEAD:

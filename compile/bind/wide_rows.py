@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.state_ranges import DEAD
+from ...kernels.arrays import Int32Array
 from ...kernels.compiled import kernel
 from ...table.groups import Bases, TokenClasses
 from ...vocabulary.characters import BEHIND, BYTE_GROUP, UNCLEAN
@@ -153,7 +154,7 @@ def is_of(byte: int, groups: np.uint64) -> Any:
 
 
 @kernel
-def _mark_tokens(token: NDArray[Any], code: NDArray[Any], words: NDArray[np.uint32], codes: int) -> NDArray[np.int64]:
+def _mark_tokens(token: Int32Array, code: Int32Array, words: NDArray[np.uint32], codes: int) -> NDArray[np.int64]:
     """Set the bits of tokens (n,) in words, and return how many have each code, (codes,)."""
     count = np.zeros(codes, np.int64)
     for k in range(token.size):
@@ -164,7 +165,7 @@ def _mark_tokens(token: NDArray[Any], code: NDArray[Any], words: NDArray[np.uint
 
 @kernel
 def _ranked(
-    token: NDArray[Any], code: NDArray[Any], targets: NDArray[np.int64], codes: int
+    token: Int32Array, code: Int32Array, targets: NDArray[np.int64], codes: int
 ) -> tuple[NDArray[Any], NDArray[np.int32]]:
     """Return the tokens whose code is not the first of some targets, and the place of their codes among these."""
     rank_of = np.empty(codes, np.int32)

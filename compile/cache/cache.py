@@ -24,8 +24,40 @@ from ..constraint_source import Source
 from ..grammar.notations import Syntax
 from ..json_schema.approximations import allowed_keywords
 from .compilers import Allowance, Compilers, compile_all, reading_budget
-from .folder import Folder
-from .stats import CacheStats, Counts
+from .folder import Folder, Key
+
+
+class CacheStats(NamedTuple):
+    """What a cache holds, and what it was asked for since it was made."""
+
+    entries: int  # tables and errors
+    bytes: int
+    hits: int  # answered from memory
+    waits: int  # answered by a compilation that another thread had begun
+    disk_hits: int  # answered from the folder
+    compilations: int  # of which those with errors are
+    failures: int
+    evictions: int
+
+
+@dataclass
+class Counts:
+    """The counts of one cache, kept under its lock."""
+
+    hits: int = 0
+    waits: int = 0
+    disk_hits: int = 0
+    compilations: int = 0
+    failures: int = 0
+    evictions: int = 0
+    bytes: int = 0  # of all entries
+
+    def stats(self, entries: int) -> CacheStats:
+        """Return the counts so far, with how many entries there are."""
+        return CacheStats(
+            entries, self.bytes, self.hits, self.waits, self.disk_hits, self.compilations, self.failures, self.evictions
+        )
+
 
 _SPELLINGS = 4  # of one source, kept with it
 
@@ -147,7 +179,7 @@ class Cache:
         return self._get(_key(source, hashed, budget), None if spelling is None else (spelling, budget), source, budget)
 
     def compile_json_schema(
-        self, schema: Any, *, lazy: bool = True, budget: Budget | None = None, **options: Any
+        self, schema: object, *, lazy: bool = True, budget: Budget | None = None, **options: Any
     ) -> Compiled:
         """Return the table of a JSON Schema: short for `compile(Source.json_schema(..))`."""
         return self.compile(Source.json_schema(schema, lazy=lazy, **options), budget)
@@ -169,7 +201,7 @@ class Cache:
         """Return the table of a grammar: short for `compile(Source.grammar(..))`."""
         return self.compile(Source.grammar(grammar, start=start, syntax=syntax, depth=depth), budget)
 
-    def compile_structural_tag(self, tag: Any, *, budget: Budget | None = None, **options: Any) -> Compiled:
+    def compile_structural_tag(self, tag: object, *, budget: Budget | None = None, **options: Any) -> Compiled:
         """Return the table of text with tags: short for `compile(Source.structural_tag(..))`."""
         return self.compile(Source.structural_tag(tag, **options), budget)
 
@@ -311,13 +343,13 @@ class Cache:
 
     # ----------------------------------------------------------------------------------------------- memory
 
-    def _known(self, spelling: Any) -> _Entry | None:
+    def _known(self, spelling: object) -> _Entry | None:
         """Return what was found before for a spelling."""
         with self._lock:
             key = self._key_of.get(spelling)
             return None if key is None else self._hit(key)
 
-    def _hit(self, key: Any) -> _Entry | None:
+    def _hit(self, key: Key) -> _Entry | None:
         """Return the entry of a key, as the one asked for most recently; under the lock."""
         entry = self._entries.get(key)
         if entry is None:
@@ -331,7 +363,7 @@ class Cache:
             self._make_room()
         return entry
 
-    def _get(self, key: Any, spelling: Any, source: Source, budget: Budget | None) -> Compiled:
+    def _get(self, key: Key, spelling: object, source: Source, budget: Budget | None) -> Compiled:
         """Return what there is for a key, or make it, while others who want it wait."""
 
         def make() -> Compiled:
@@ -375,7 +407,7 @@ class Cache:
             raise first[0]
         return _answer(entry)
 
-    def _made(self, key: Any, spelling: Any, make: Callable[[], Compiled], first: list[ConstraintError]) -> _Entry:
+    def _made(self, key: Key, spelling: object, make: Callable[[], Compiled], first: list[ConstraintError]) -> _Entry:
         """Return a new entry, read or compiled; an error is put into `first` as it came, with what caused it."""
         kept = None if self._folder is None else self._folder.read(key)
         with self._lock:
@@ -399,7 +431,7 @@ class Cache:
             return _Entry(found, [], own=0)  # for those who wait; the next one may find a faster moment
         return self._keep(key, spelling, found)
 
-    def _keep(self, key: Any, spelling: Any, found: Compiled | ConstraintError) -> _Entry:
+    def _keep(self, key: Key, spelling: object, found: Compiled | ConstraintError) -> _Entry:
         entry = _Entry(found, [], own=1024 + _length(key))
         with self._lock:
             before = self._entries.pop(key, None)
@@ -412,7 +444,7 @@ class Cache:
             self._make_room()
         return entry
 
-    def _spelled(self, key: Any, entry: _Entry, spelling: Any) -> None:
+    def _spelled(self, key: Key, entry: _Entry, spelling: object) -> None:
         """Note how an entry was asked for; under the lock."""
         if spelling is None or spelling in self._key_of:
             return
@@ -438,7 +470,7 @@ class Cache:
 
     # ------------------------------------------------------------------------------------------------- disk
 
-    def _keep_arrays(self, key: Any, table: LazyTable) -> None:
+    def _keep_arrays(self, key: Key, table: LazyTable) -> None:
         """Have a lazy table's arrays kept in the folder once they are worked out, or here why that cannot be done."""
         folder = self._folder
         why: list[ConstraintError] = []
@@ -461,12 +493,12 @@ class Cache:
 
         table.keep_with(around)
 
-    def _write(self, key: Any, found: TransitionTable | ConstraintError) -> None:
+    def _write(self, key: Key, found: TransitionTable | ConstraintError) -> None:
         if self._folder is not None:
             self._folder.write(key, found)
 
 
-def _key(source: Source, hashed: str, budget: Budget | None) -> Any:
+def _key(source: Source, hashed: str, budget: Budget | None) -> Key:
     """Return what two compilations have in common that are the same; the first two say what the table allows.
 
     hashed: that of the source.
@@ -494,7 +526,7 @@ def _answer(entry: _Entry) -> Compiled:
     raise copy.copy(entry.found)
 
 
-def _length(key: Any) -> int:
+def _length(key: object) -> int:
     """Return about how many bytes a key takes."""
     if isinstance(key, tuple):
         return sum(map(_length, key))

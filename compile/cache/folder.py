@@ -9,13 +9,17 @@ import time
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ... import errors
+from ...automata.budget import Budget
 from ...errors import BudgetError, ConstraintError
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
 from .. import store
+
+Key: TypeAlias = tuple[str, str, bool, Budget | None]
+"""What two compilations have in common that are the same: the kind and hash of the source, lazy, and the budget."""
 
 _SUFFIXES = (".safetensors", ".json")  # of tables, and of errors
 _STALE = 3600.0  # seconds after which a file that was never finished belongs to no process any more
@@ -33,10 +37,10 @@ class Folder:
     vocabulary: Vocabulary
     _since: int = field(default=-1)  # bytes written since files were last counted
 
-    def _name(self, key: Any) -> str:
+    def _name(self, key: Key) -> str:
         return store.name_of("table", self.vocabulary.fingerprint, key[0], key[1], store.code())
 
-    def read(self, key: Any) -> TransitionTable | ConstraintError | None:
+    def read(self, key: Key) -> TransitionTable | ConstraintError | None:
         """Return what is kept under a key; None if there is nothing, or it is damaged."""
         name = self._name(key)
         for suffix in _SUFFIXES:
@@ -55,7 +59,7 @@ class Folder:
     def _read_table(self, file: Path) -> TransitionTable:
         return TransitionTable.load(file, vocabulary=self.vocabulary)
 
-    def write(self, key: Any, found: TransitionTable | ConstraintError) -> None:
+    def write(self, key: Key, found: TransitionTable | ConstraintError) -> None:
         """Keep a table or an error, if the folder can be written; not one that another budget would not run into."""
         if isinstance(found, BudgetError):
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 
@@ -133,7 +133,7 @@ def compile_form(
 
 def _missing(network: Network, vocabulary: Vocabulary) -> bytes:
     """Return the bytes that a network reads and that are no tokens."""
-    used: Any = (network.transition.reshape(-1, network.classes) >= 0).any(axis=0)
+    used = np.any(network.transition.reshape(-1, network.classes) >= 0, axis=0)
     read = used[network.class_of[:BYTES]]
     single = {token[0] for token in vocabulary.tokens if len(token) == 1} if not vocabulary.spells_all_bytes else None
     return b"" if single is None else bytes(b for b in np.flatnonzero(read).tolist() if b not in single)
@@ -170,5 +170,5 @@ def automaton(network: Network, meter: Meter) -> Dfa:
     """Return the minimal DFA of a network in which no rule embeds itself. Raises BudgetError."""
     stacks = LazyGrammar(network, NO_TOKENS, meter)
     cells = stacks.all_states(meter)
-    class_of: Any = network.class_of[:BYTES].astype(np.uint16)
+    class_of = network.class_of[:BYTES].astype(np.uint16)
     return canonical(class_of, cells, stacks.accepting(), meter=meter)

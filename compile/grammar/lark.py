@@ -36,7 +36,7 @@ from ...errors import ConstraintError, GrammarError, RegexError
 from .analysis import READING
 from .form import EMPTY, MOST_TIMES, Choice, Grammar, Node, Repeat, Rule, Sequence, Special, Terminal, Text, times
 from .lark_definitions import Definition, FaultError, Literals, Module
-from .lark_parser import parsed
+from .lark_parser import Parsed, parsed
 from .terminals import in_any_case, words
 
 _ANY_CASE = frozenset("i")
@@ -196,7 +196,7 @@ class _Reader:
         own: list[Node] = [self._node(tree, given, str) for tree, _ in d.more]
         return _choice([*own, self._node(d.tree, given, d.renamed)])
 
-    def _node(self, tree: Any, given: dict[str, Any], renamed: Callable[[str], str]) -> Node:
+    def _node(self, tree: Parsed, given: dict[str, Any], renamed: Callable[[str], str]) -> Node:
         """Return what a part of a rule derives. given: nodes, or names of templates, by the template's parameters."""
         look(READING)
         kind, children = tree.data, tree.children
@@ -260,7 +260,7 @@ class _Reader:
             self.fail(f"the template {name} needs arguments: write {name}{{...}}", token)
         return Rule(name)
 
-    def _template(self, tree: Any, given: dict[str, Any], renamed: Callable[[str], str]) -> Node:
+    def _template(self, tree: Parsed, given: dict[str, Any], renamed: Callable[[str], str]) -> Node:
         symbol, *arguments = tree.children
         token = symbol.children[0]
         name = str(token)
@@ -280,7 +280,7 @@ class _Reader:
             self.templates.append((use, d, dict(zip(d.params, nodes, strict=True))))
         return Rule(use)
 
-    def _argument(self, tree: Any, given: dict[str, Any], renamed: Callable[[str], str]) -> Any:
+    def _argument(self, tree: Parsed, given: dict[str, Any], renamed: Callable[[str], str]) -> Any:
         """Return an argument of a template: a node, or the name of a template."""
         inner = tree.children[0]
         if inner.data == "nonterminal":
@@ -306,7 +306,7 @@ class _Reader:
             self.terminals[name] = node
         return node
 
-    def _literal(self, tree: Any) -> Node:
+    def _literal(self, tree: Parsed) -> Node:
         key = " .. ".join(map(str, tree.children))
         node = self.terminals.get(key)
         if node is None:
@@ -369,7 +369,7 @@ class _Reader:
         return d.made
 
     def _pattern(
-        self, tree: Any, home: dict[str, Definition], within: tuple[Definition, ...]
+        self, tree: Parsed, home: dict[str, Definition], within: tuple[Definition, ...]
     ) -> tuple[Pattern, Literals]:
         """Return a part of a terminal as lark writes it as a pattern, and as plain texts where it is that."""
         look(READING)
@@ -467,7 +467,7 @@ def _choice(items: list[Node]) -> Node:
     return items[0] if len(items) == 1 else Choice(tuple(items))
 
 
-def _spelt(node: Any) -> str:
+def _spelt(node: Parsed) -> str:
     """Return a name for an argument of a template."""
     if isinstance(node, str):
         return node

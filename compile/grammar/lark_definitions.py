@@ -11,7 +11,7 @@ from lark.lexer import Pattern
 from lark.load_grammar import stdlib_loader
 
 from ...automata.budget import Budget
-from .lark_parser import parsed
+from .lark_parser import Parsed, parsed
 
 Literals = tuple[tuple[str, bool], ...] | None
 """The texts that a terminal is one of, and whether in any case, where it is made of strings only."""
@@ -39,7 +39,7 @@ class Definition:
         self,
         name: Token,
         is_terminal: bool,
-        tree: Any,
+        tree: Parsed,
         home: dict[str, Definition],
         params: tuple[str, ...] = (),
         renamed: Callable[[str], str] = str,
@@ -59,7 +59,7 @@ class Definition:
 class Module:
     """The definitions of one text, what it imports among them."""
 
-    def __init__(self, tree: Any) -> None:
+    def __init__(self, tree: Parsed) -> None:
         self.definitions: dict[str, Definition] = {}
         self.ignored: list[Any] = []
         self.imported: dict[str, Token] = {}  # where each imported name was asked for
@@ -91,7 +91,7 @@ class Module:
             elif kind == "extend":
                 self._extend(self._definition(statement.children[0]))
 
-    def _definition(self, statement: Any) -> Definition:
+    def _definition(self, statement: Parsed) -> Definition:
         parts = statement.children
         if statement.data == "term":
             return Definition(parts[0], True, parts[-1], self.definitions)
@@ -157,7 +157,7 @@ class Module:
                 todo += [str(s.children[0]) for s in symbols_of(d.tree) if s.children[0] not in d.params]
 
 
-def imported_names(statement: Any) -> tuple[tuple[str, ...], dict[str, str], Token]:
+def imported_names(statement: Parsed) -> tuple[tuple[str, ...], dict[str, str], Token]:
     """Return (path, new name by name, first token) of an import."""
     where, *more = statement.children
     parts = where.children
@@ -174,7 +174,7 @@ def imported_names(statement: Any) -> tuple[tuple[str, ...], dict[str, str], Tok
     return tuple(map(str, parts[:-1])), {str(parts[-1]): str(more[0] if more else parts[-1])}, parts[0]
 
 
-def symbols_of(tree: Any) -> Iterator[Any]:
+def symbols_of(tree: Parsed) -> Iterator[Parsed]:
     """Yield the symbols of a definition; what an alias calls a part of it is none."""
     todo = [tree]
     while todo:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from lark import Token
 from lark.load_grammar import _get_parser
 from lark.parsers.lalr_analysis import Shift
 
 from ...automata.budget import Meter
+
+Parsed: TypeAlias = Any
+"""A token of a grammar, or a tree whose children are trees and tokens."""
 
 
 @lru_cache(maxsize=1)
@@ -44,7 +47,7 @@ def parser_tables() -> Any:
         return None
 
 
-def _as_ever(tree: Any, children: list[Any]) -> Any:
+def _as_ever(tree: Parsed, children: list[Any]) -> Any:
     """Return the one tree of nothing, so that three in each rule take no time of the garbage collector."""
     return tree
 

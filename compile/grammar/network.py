@@ -41,7 +41,7 @@ class _Building:
         self.count += 1
         return self.count - 1
 
-    def piece(self, key: Any, what: Text | Dfa) -> int:
+    def piece(self, key: object, what: Text | Dfa) -> int:
         """Return the number of a terminal, which is the same for the same key."""
         found = self.automata.get(key)
         if found is None:

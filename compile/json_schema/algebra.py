@@ -51,7 +51,7 @@ class Node:
     kind = 0  # the type that an atom is about: it holds for values of all others
     args: tuple[Any, ...]
 
-    def __new__(cls, *args: Any) -> Self:
+    def __new__(cls, *args: object) -> Self:
         key = (cls, *args)
         known = _nodes.get(key)
         node: Any = None if known is None else known()

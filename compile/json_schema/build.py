@@ -15,10 +15,26 @@ from ...errors import SchemaError
 from .algebra import Node
 from .arrays import arrays
 from .explain import explain
-from .objects import objects
-from .skeleton import Value
-from .unordered_members import in_any_order
+from .member_derivatives import MemberDerivatives
+from .records import automaton_of, record_of
+from .skeleton import ObjectAutomaton, Value
+from .unordered_members import UnorderedDerivatives, UnsureError, in_any_order
 from .value_builder import Containers, ValueBuilder
+
+
+def objects(builder: ValueBuilder, parts: tuple[Node, ...], any_order: bool = False) -> ObjectAutomaton | None:
+    """Return the automaton of formulas about objects; None if plainly no object is in any."""
+    if len(parts) == 1:
+        record = record_of(parts[0])
+        if record is not None:
+            return automaton_of(builder, record, any_order)
+    automaton = MemberDerivatives(builder, parts).automaton
+    if any_order:
+        try:
+            automaton.unordered = UnorderedDerivatives(builder, parts).unordered
+        except UnsureError:
+            automaton.unordered = in_any_order(builder, parts)
+    return automaton
 
 
 def new_builder(meter: Meter, any_order: bool = False) -> ValueBuilder:

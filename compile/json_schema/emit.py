@@ -12,9 +12,9 @@ from ...automata.budget import Meter
 from ...automata.pushdown import PushdownMachine
 from ...automata.state_ranges import DEAD, RETURN
 from ...lazy.pushdown.shortest_ends import Anchored
-from .emit_context import EmitContext
 from .emit_keys import KeyEmitter
 from .emit_scalars import Follow, ScalarEmitter
+from .in_frame import EmitContext
 from .layout import CLOSE_ARRAY, CLOSE_OBJECT, OPEN_ARRAY, OPEN_OBJECT, QUOTE
 from .library import Library, frames
 from .nesting import Nesting

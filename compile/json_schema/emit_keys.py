@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from ...automata.labelled import Labelled, leading_to
 from ...automata.state_ranges import DEAD
 from .contents import before_each, trimmed
-from .emit_context import EmitContext
 from .emit_scalars import ScalarEmitter
 from .escapes import has_spellings
 from .fragments import come_narrowly, total_states
-from .in_frame import InFrame
+from .in_frame import EmitContext, InFrame
 from .key_classes import partition
 from .layout import BACKSLASH
 from .skeleton import ObjectAutomaton, ObjectState, Regular, Step

@@ -11,11 +11,10 @@ from ...automata.labelled import Labelled
 from ...automata.state_ranges import DEAD, KEEP, RETURN
 from ...automata.string_content import Content
 from .contents import characters_needed, has_several_labels, ordered
-from .emit_context import EmitContext
 from .escapes import escaped
 from .formats import is_format
 from .fragments import ending_freely, free_state, numbered
-from .in_frame import InFrame
+from .in_frame import EmitContext, InFrame
 from .layout import BACKSLASH, QUOTE, after_number
 from .skeleton import Bounded, Finite, Free, Regular, StringSet
 from .strings import cut

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.dfa import BYTES
-from ...automata.hashing import slot_of
 from ...automata.minimize import merge_columns
+from ...kernels.arrays import slot_of
 from ...kernels.compiled import kernel
 from ...kernels.deadline import is_late
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ...automata.deadline import look
 from ...automata.labelled import Labelled
+from ...kernels.arrays import BoolArray, Int, Int32Array, Int64Array, Uint16Array
 from ...kernels.compiled import kernel
 from ...kernels.deadline import is_late
 from ...vocabulary.vocabulary import Vocabulary
@@ -67,7 +68,7 @@ def free_states(class_of: NDArray[Any], transition: NDArray[Any]) -> list[int]:
 
 
 @kernel
-def total_states(class_of: Any, transition: Any) -> Any:
+def total_states(class_of: Uint16Array, transition: Int32Array) -> Int64Array:
     """Return the states of a string's content from which all characters lead back to them."""
     states = transition.shape[0]
     found, count = np.empty(states, np.int64), 0
@@ -81,7 +82,7 @@ def total_states(class_of: Any, transition: Any) -> Any:
 
 
 @kernel
-def _reads_any_text(class_of: Any, transition: Any, state: Any) -> bool:
+def _reads_any_text(class_of: Uint16Array, transition: Int32Array, state: Int) -> bool:
     """Return whether all characters lead from a state back to it."""
     states = transition.shape[0]
     here, after, seen = np.empty(states, np.int64), np.empty(states, np.int64), np.zeros(states, np.bool_)
@@ -110,7 +111,7 @@ def _reads_any_text(class_of: Any, transition: Any, state: Any) -> bool:
 
 
 @kernel
-def come_narrowly(class_of: Any, transition: Any, free: Any, live: Any) -> bool:
+def come_narrowly(class_of: Uint16Array, transition: Int32Array, free: Int, live: BoolArray) -> bool:
     """Return whether no loop comes before a state, and rows before it are narrow, or differ little from it.
 
     live: the states that there are (N,).
@@ -178,7 +179,7 @@ def _word_to(content: Labelled, state: int) -> bytes:
 
 
 @kernel
-def _ends_only_in(transition: Any, free: Any, before: Any) -> bool:
+def _ends_only_in(transition: Int32Array, free: Int, before: BoolArray) -> bool:
     """Return whether no loop comes before a state; clear `before` of it and of all states behind it."""
     states, classes = transition.shape
     queue = np.empty(states, np.int64)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar, get_type_hints
+from typing import Any, ClassVar, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,11 +96,11 @@ class Library(LinkedLibrary):
             leaves.append(np.array(sorted(c for c in chosen if c[1] >= 0), np.int32).reshape(-1, 3))
             start.append(start[-1] + stay)
             exit_start.append(exit_start[-1] + len(leaves[-1]))
-        stay, leave = np.concatenate(stays), np.concatenate(leaves)
+        inside, ends = np.concatenate(stays), np.concatenate(leaves)
         return {
-            "start": np.array(start), "token": stay[:, 0].copy(), "target": stay[:, 1].copy(),
-            "characters": stay[:, 2].copy(), "exit_start": np.array(exit_start), "exit_token": leave[:, 0].copy(),
-            "exit_symbol": leave[:, 1].copy(), "exit_characters": leave[:, 2].copy(),
+            "start": np.array(start), "token": inside[:, 0].copy(), "target": inside[:, 1].copy(),
+            "characters": inside[:, 2].copy(), "exit_start": np.array(exit_start), "exit_token": ends[:, 0].copy(),
+            "exit_symbol": ends[:, 1].copy(), "exit_characters": ends[:, 2].copy(),
         }  # fmt: skip
 
     @cached_property
@@ -306,7 +306,7 @@ def frames(machine: PushdownMachine, depth: int) -> int:
     return depth if height is None or height <= depth else min(depth + height, MOST_DEPTH)
 
 
-def _by_name(group: Any) -> dict[str, NDArray[Any]]:
+def _by_name(group: NamedTuple) -> dict[str, NDArray[Any]]:
     """Return the arrays of a named tuple of arrays and of such tuples, by names such as `bases.masks`."""
     out: dict[str, NDArray[Any]] = {}
     for name, part in group._asdict().items():
@@ -325,5 +325,5 @@ def _from_names(kind: type[Group], arrays: Mapping[str, NDArray[Any]], prefix: s
     ))  # fmt: skip
 
 
-def _is_group(kind: Any) -> bool:
+def _is_group(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, tuple)

@@ -18,7 +18,7 @@ def remembered(memo: dict[Any, T], key: Hashable, make: Callable[[], T]) -> T:
     if found is _MISSING:
         found = make()
         # a result is an automaton, has one as its content, or is a tuple that begins with one
-        automaton: Any = (
+        automaton: object = (
             found[0] if isinstance(found, tuple) and type(found) is tuple else getattr(found, "content", found)
         )
         if getattr(automaton, "nbytes", 0) <= _LARGEST:

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from ...automata.utf8 import Ranges
 from ...errors import RegexError
-from .tree import Anchor, Assertion, Boundary, Chars
+from .tree import Anchor, Assertion, Boundary, Chars, Edge
 from .unicode import (
     ASCII_DIGIT,
     ASCII_WORD,
@@ -51,7 +51,7 @@ class CharacterReader:
     def error(self, message: str, position: int) -> RegexError:
         return RegexError(message, self.pattern, position)
 
-    def assertion(self, kind: Any, terminators: Ranges = ()) -> Assertion:
+    def assertion(self, kind: Edge, terminators: Ranges = ()) -> Assertion:
         return self.assertions.setdefault(kind, Anchor(kind, terminators))
 
     # ---------------------------------------------------------------------------------------------------- escapes

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ...automata.alphabet import Alphabet
 from ...automata.deadline import look
-from ...automata.formulas import Formula, Formulas, Kind, kept
+from ...automata.formulas import Atom, Formula, Formulas, Kind, kept
 
 READING = "reading a pattern"
 NO_QUESTIONS: frozenset[int] = frozenset()
@@ -438,7 +438,7 @@ class Elements:
     def _with_answers(self, held: Held, formula: Formula) -> Formula:
         open_answers = dict([self.open_answers[-1 - number] for number in held if number < 0])
 
-        def answer(atom: Any) -> Formula:
+        def answer(atom: Atom) -> Formula:
             if isinstance(atom, Element):
                 return self.atom(atom)
             return self.everything if atom in held else open_answers.get(atom, self.nothing)

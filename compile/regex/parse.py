@@ -11,7 +11,7 @@ some 20 us.
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 from ...automata.utf8 import ANY, Ranges
 from ...depth import LIMIT, MOST_GROUPS, MOST_LOOKS
@@ -28,7 +28,7 @@ from .characters import (
     CharacterReader,
     Dialect,
 )
-from .tree import EMPTY, Assertion, Chars, Concat, Look, Node, Repeat, Text, Union
+from .tree import EMPTY, Assertion, Chars, Concat, Edge, Look, Node, Repeat, Text, Union
 from .unicode import (
     ECMA_LINE_ENDS,
     NEWLINE,
@@ -202,7 +202,7 @@ class _Parser(CharacterReader):
 
     def _anchor(self, c: str, flags: int) -> Assertion:
         if flags & MULTILINE:
-            kind: Any = "line start" if c == "^" else "line end"
+            kind: Edge = "line start" if c == "^" else "line end"
             return self.assertion(kind, ECMA_LINE_ENDS if self.ecma else NEWLINE)
         if c == "^":
             return self.assertion("start")

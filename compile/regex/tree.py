@@ -8,7 +8,7 @@ and whether a repeat is lazy say nothing about which texts match as a whole; a g
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from ...automata.utf8 import Ranges
 
@@ -69,11 +69,14 @@ class Boundary:
     in_empty: bool  # whether the negated one holds in the empty text
 
 
+Edge: TypeAlias = Literal["start", "end", "last newline", "line start", "line end"]
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Anchor:
     """A place in the text: its start, its end, its end but for one last newline, or either end of a line."""
 
-    kind: Literal["start", "end", "last newline", "line start", "line end"]
+    kind: Edge
     terminators: Ranges = ()  # the characters that end a line, for the two kinds that ask
 
 

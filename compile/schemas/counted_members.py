@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
-from ...automata.formulas import Formula, Kind, kept
+from ...automata.formulas import Atom, Formula, Kind, kept
 from ..json_schema.algebra import (
     OBJECT,
     AllOf,
@@ -60,7 +60,7 @@ def before_others(schema: SchemaFormulas, formula: Formula) -> Iterator[tuple[Fo
         *([keys] if required < keys else []),
     ]:
 
-        def of_atom(atom: Any, came: set[str] = came) -> Formula:
+        def of_atom(atom: Atom, came: set[str] = came) -> Formula:
             if type(atom) is Has:
                 return schema.everything if atom.key in came else schema.nothing
             return schema.formulas.atom(atom)
@@ -120,7 +120,7 @@ def counting_formulas(schema: SchemaFormulas, whole: SchemaNode, reach: Reach) -
 
 @kept
 def _counts(formula: Formula) -> bool:
-    atom: Any = formula.atom
+    atom: Atom = formula.atom
     if atom is not None:
         return type(atom) is MembersAtLeast and atom.args[1] is not None
     return any(map(_counts, formula.parts))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ...automata.formulas import Formula
+from ...automata.formulas import Atom, Formula
 from ..json_schema.algebra import Items, Node, Unique, is_any
 from .schema_formulas import VALUE, Path, SchemaFormulas
 from .state_atoms import Contained, ItemsAtLeast
@@ -15,7 +13,7 @@ def by_item(schema: SchemaFormulas, formula: Formula, path: Path) -> Formula:
     return schema.step(formula, path, "item", schema.formulas.exactly(lambda atom: _after(schema, atom)))
 
 
-def _after(schema: SchemaFormulas, atom: Any) -> Formula:
+def _after(schema: SchemaFormulas, atom: Atom) -> Formula:
     f, shape = schema.formulas, type(atom)
     if shape is Items:
         prefix, rest = atom.args

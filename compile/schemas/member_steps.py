@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from ...automata.formulas import Formula, Kind
+from ...automata.formulas import Atom, Formula, Kind
 from ..json_schema.algebra import STRING, Members, Names, Node, Pattern, Words
 from .counted_members import Said
 from .object_shape import ObjectShape, object_atoms
@@ -38,12 +37,12 @@ class MemberSteps:
         """Return what is left if a declared key does not come."""
         schema, key = self._schema, shape.keys[place]
 
-        def absent(atom: Any) -> Formula:
+        def absent(atom: Atom) -> Formula:
             return schema.nothing if type(atom) is Has and atom.key == key else schema.formulas.atom(atom)
 
         return schema.step(formula, path, ("without", key), schema.formulas.exactly(absent))
 
-    def _after_key(self, atom: Any, shape: ObjectShape, key: str, place: int) -> Formula:
+    def _after_key(self, atom: Atom, shape: ObjectShape, key: str, place: int) -> Formula:
         schema, kind = self._schema, type(atom)
         f = schema.formulas
         if isinstance(atom, Members):
@@ -157,7 +156,7 @@ class MemberSteps:
             formula = schema.ungated(formula)
         return schema.step(formula, path, "other", self._after_other)
 
-    def _is_two_sided(self, atom: Any) -> bool:
+    def _is_two_sided(self, atom: Atom) -> bool:
         """Return whether the negation of what an atom asks of an undeclared member leads on in a way of its own."""
         if isinstance(atom, Members):
             schema = self._schema

@@ -11,11 +11,10 @@ Each derivative is found once for each part of a formula.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any
 
 from ...automata.budget import Meter
 from ...automata.dfa import Dfa
-from ...automata.formulas import Formula, Formulas, Inside, Kind, Literal, kept
+from ...automata.formulas import Atom, Formula, Formulas, Inside, Kind, Literal, kept
 from ..json_schema.algebra import (
     EVERYTHING,
     AllOf,
@@ -140,7 +139,7 @@ class SchemaFormulas:
     def opened(self, formula: Formula, path: Path, kind: int) -> Formula:
         """Return what is asked of a value at a path that is of one type; atoms are about that type then."""
 
-        def of_atom(atom: Any) -> Formula:
+        def of_atom(atom: Atom) -> Formula:
             shape = type(atom)
             if shape is Types:
                 return self.everything if atom.args[0] & kind else self.nothing
@@ -241,7 +240,7 @@ class SchemaFormulas:
             return min(map(self.estimate, formula.parts))
         return 1 if kind is Kind.NOT_ONE_OF else self._estimate_of(formula.atom, kind is Kind.NOT)
 
-    def _estimate_of(self, atom: Any, negated: bool) -> int:
+    def _estimate_of(self, atom: Atom, negated: bool) -> int:
         shape = type(atom)
         if shape is Inside:
             return 1 + self.estimate(atom.formula)
@@ -285,7 +284,7 @@ _NEVER_AT_END = frozenset({Has, MembersAtLeast, ItemsAtLeast, Contained})
 _ALWAYS_AT_END = frozenset({Members, Lacks, Names, Items, Unique})
 
 
-def _ends(atom: Any) -> bool:
+def _ends(atom: Atom) -> bool:
     """Return whether nothing more is asked by an atom of a value that ends here."""
     shape = type(atom)
     if shape in _ALWAYS_AT_END:

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...automata.deadline import look
-from ...automata.formulas import Formula, Inside, Kind, kept
+from ...automata.formulas import Atom, Formula, Inside, Kind, kept
 from ..json_schema.algebra import ARRAY, FALSE, NULL, NUMBER, OBJECT, STRING, TRUE, Members, Names, Node
 from .counted_members import Said
 from .levels import Array, Frame, Frames, Key, Number, Object, OtherKey, Text, Value, Word
@@ -295,7 +295,7 @@ class Witness:
         f = schema.formulas
 
         def of_literal(literal: Formula) -> Formula:
-            atom: Any = literal.atom
+            atom: Atom = literal.atom
             if type(atom) is Inside and atom.place == VALUE and depth + 1 < len(levels):
                 inner = self._sharpened(atom.formula, frame, depth + 1)
                 if self.can_end(Frame(inner, levels[depth + 1 :])):

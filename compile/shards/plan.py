@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,11 @@ from ...kernels.limits import MOST_TOKENS
 from ..parquet import import_parquet, parquet_files, reading
 from ..sequences import check_vocabulary_size, is_integer
 from ..sid_tokens import CodeTokens, with_offsets
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
 
 PLAN = "plan.json"
 ROW, CODES, ITEM, SHARD = "mw_row", "mw_codes", "mw_item", "mw_shard"  # columns of what engines write
@@ -134,14 +139,14 @@ def _files(dataset: Path, sids: tuple[str, ...], items: str | None) -> tuple[tup
     return tuple(found), length, "strings" in kinds
 
 
-def _length_of_first(path: Path, file: Any, column: str) -> int:
+def _length_of_first(path: Path, file: pq.ParquetFile, column: str) -> int:
     first = next(file.iter_batches(1, columns=[column])).column(0)[0]
     if not first.is_valid or not len(first):
         raise ConstraintError(f"row 0 of {path} has no codes: drop it or give it some")
     return len(first)
 
 
-def _check_columns(path: Path, schema: Any, sids: tuple[str, ...], items: str | None, kinds: set[str]) -> None:
+def _check_columns(path: Path, schema: pa.Schema, sids: tuple[str, ...], items: str | None, kinds: set[str]) -> None:
     """Raise ConstraintError for a file that lacks a column, or has one of another kind than is needed.
 
     kinds: what ids of items are, in this file and those before.

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,14 @@ from numpy.typing import NDArray
 from ...errors import ConstraintError, DataError, MaskwrightError, error_to_json
 from ...table.item_ids import ItemIds
 from ...table.shards import AGAIN, Shard, ShardRecord, sha256
+from ...table.sorted_matrix import SortedMatrix
 from ..parquet import import_parquet, reading
 from ..sequences import sort_sids
 from .plan import CODES, ITEM, PLAN, ROW, SHARD, Plan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 _BATCH = 1 << 17  # rows read at once
 
@@ -51,7 +56,7 @@ def build_shard(folder: Path, number: int) -> ShardRecord:
     return record_of(path, matrix, len(rows))
 
 
-def record_of(path: Path, matrix: Any, rows: int) -> ShardRecord:
+def record_of(path: Path, matrix: SortedMatrix, rows: int) -> ShardRecord:
     """Return what the manifest says of a shard's file."""
     first, last = (tuple(matrix.columns[:, at].tolist()) for at in (0, -1))
     return ShardRecord(path.name, sha256(path), path.stat().st_size, rows, matrix.num_sequences, first, last)
@@ -86,7 +91,7 @@ def _read(plan: Plan, paths: list[Path], number: int) -> tuple[NDArray[Any], NDA
     return tokens, rows, ItemIds.joined(ids).take(order) if ids else ItemIds(rows, None, None)
 
 
-def _ids(plan: Plan, column: Any, rows: NDArray[np.int64]) -> ItemIds:
+def _ids(plan: Plan, column: pa.Array, rows: NDArray[np.int64]) -> ItemIds:
     if column.null_count:
         where = plan.place_of(int(rows[np.argmax(column.is_null().to_numpy(zero_copy_only=False))]))
         raise ConstraintError(f"{where} has no item id: drop it or give it one")
@@ -99,7 +104,7 @@ def _ids(plan: Plan, column: Any, rows: NDArray[np.int64]) -> ItemIds:
     return ItemIds.of(column)
 
 
-def _tokens(plan: Plan, column: Any, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+def _tokens(plan: Plan, column: pa.Array, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
     """Write the tokens of codes (n, L). Raises ConstraintError naming the row of one that is wrong."""
     import pyarrow.compute as pc
 

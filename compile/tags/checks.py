@@ -13,7 +13,7 @@ def refuse(where: str, message: str) -> NoReturn:
     raise ConstraintError(message, pointer=where)
 
 
-def fields_of(value: Any, where: str, required: set[str], optional: Iterable[str] = ()) -> Mapping[str, Any]:
+def fields_of(value: object, where: str, required: set[str], optional: Iterable[str] = ()) -> Mapping[str, Any]:
     """Return an object that has all keys that it must have, and no unknown ones."""
     if not isinstance(value, Mapping):
         refuse(where, f"an object is needed, not {shown(value)}")
@@ -26,7 +26,7 @@ def fields_of(value: Any, where: str, required: set[str], optional: Iterable[str
     return value
 
 
-def text_at(value: Any, where: str, empty: bool = True) -> str:
+def text_at(value: object, where: str, empty: bool = True) -> str:
     if not isinstance(value, str):
         refuse(where, f"a text is needed, not {shown(value)}")
     if not value and not empty:
@@ -34,7 +34,7 @@ def text_at(value: Any, where: str, empty: bool = True) -> str:
     return value
 
 
-def list_at(value: Any, where: str, empty: bool = True) -> Sequence[Any]:
+def list_at(value: object, where: str, empty: bool = True) -> Sequence[Any]:
     if not isinstance(value, (list, tuple)):
         refuse(where, f"a list is needed, not {shown(value)}")
     if not value and not empty:
@@ -42,7 +42,7 @@ def list_at(value: Any, where: str, empty: bool = True) -> Sequence[Any]:
     return value
 
 
-def texts_at(value: Any, where: str) -> list[str]:
+def texts_at(value: object, where: str) -> list[str]:
     return [text_at(each, f"{where}/{i}", empty=False) for i, each in enumerate(list_at(value, where))]
 
 
@@ -53,7 +53,7 @@ def flag_at(value: Mapping[str, Any], key: str, where: str) -> bool:
     return found
 
 
-def count_at(value: Any, where: str) -> int:
+def count_at(value: object, where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         refuse(where, f"a count, 0 or more, is needed, not {shown(value)}")
     return value

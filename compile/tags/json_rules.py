@@ -79,7 +79,7 @@ class Rules:
             self.meter.check(states=len(self._rules), bytes=1024 * len(self._rules), doing=_DOING)
         return self._rules
 
-    def _rule(self, key: Any, make: Callable[[], Node]) -> Rule:
+    def _rule(self, key: object, make: Callable[[], Node]) -> Rule:
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = Rule(f"\0JSON {len(self._known)}")
@@ -239,7 +239,7 @@ class Rules:
     def _quoted(self, word: str) -> bytes:
         return quoted(word, self.layout.ascii)
 
-    def _terminal(self, key: Any, make: Callable[[], Dfa]) -> Terminal:
+    def _terminal(self, key: tuple[Any, ...], make: Callable[[], Dfa]) -> Terminal:
         """Return a terminal by its name and what it is made of."""
         found = self._terminals.get(key)
         if found is None:
@@ -311,7 +311,7 @@ def _bracketed(kind: str, inside: Node) -> Node:
     return form.Sequence((Text(opener), inside, Text(closer)))
 
 
-def _steps(state: Any) -> Iterable[Step]:
+def _steps(state: ArrayState | ObjectState) -> Iterable[Step]:
     """Return the steps of a state of an object or array."""
     if isinstance(state, ArrayState):
         return () if state.item is None else (state.item,)

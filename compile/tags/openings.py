@@ -20,7 +20,7 @@ class Openings:
     def __init__(self, tokens: ControlTokens, meter: Meter) -> None:
         self.tokens, self.meter = tokens, meter
 
-    def of(self, value: Any) -> Ends | None:
+    def of(self, value: object) -> Ends | None:
         """Return the texts, of which none is empty, or None where it may begin with others, or be empty."""
         self.meter.check(doing="reading a structural tag")
         if not isinstance(value, Mapping):
@@ -45,11 +45,11 @@ class Openings:
             return self._any([{"type": "tag", **tag} if isinstance(tag, Mapping) else None for tag in _listed(tags)])
         return None
 
-    def is_empty(self, value: Any) -> bool:
+    def is_empty(self, value: object) -> bool:
         """Whether a format is the empty text."""
         return isinstance(value, Mapping) and value.get("type") == "const_string" and value.get("value") == ""
 
-    def _any(self, formats: Any) -> Ends | None:
+    def _any(self, formats: object) -> Ends | None:
         found: dict[bytes, None] = {}
         for each in _listed(formats):
             begins = self.of(each)
@@ -58,7 +58,7 @@ class Openings:
             found.update(dict.fromkeys(begins))
         return tuple(found) or None
 
-    def _text(self, value: Any) -> Ends | None:
+    def _text(self, value: object) -> Ends | None:
         """Return a text or token as the only one."""
         try:
             if isinstance(value, Mapping):
@@ -68,5 +68,5 @@ class Openings:
             return None
 
 
-def _listed(value: Any) -> list[Any]:
+def _listed(value: object) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else []

@@ -126,7 +126,7 @@ class _Reader:
     known: dict[str, int] = field(default_factory=dict)  # numbers of schemas by what they say
     grammars: int = 0
 
-    def format(self, value: Any, where: str, around: _Around) -> Node:
+    def format(self, value: object, where: str, around: _Around) -> Node:
         """Return what a format derives."""
         self.meter.check(doing="reading a structural tag")
         if not isinstance(value, Mapping):
@@ -209,7 +209,7 @@ class _Reader:
             refuse(f"{where}/excludes", "texts are excluded from strings by the schema: give them a pattern")
         return self._value(value["json_schema"], f"{where}/json_schema", any_order)
 
-    def _value(self, schema: Any, where: str, any_order: bool = False) -> Node:
+    def _value(self, schema: object, where: str, any_order: bool = False) -> Node:
         if not isinstance(schema, (Mapping, bool, str, bytes, bytearray, type)):
             refuse(where, f"a schema is an object, true or false, not {shown(schema)}")
         try:
@@ -477,13 +477,13 @@ class _Reader:
         """Return the texts of a DFA before a text, with which the first occurrence of anything begins: one of nexts."""
         return ops.intersection(own, found.quiet(self.meter, found.begun(text, nexts)), self.meter)
 
-    def _text(self, value: Any, where: str, empty: bool = True) -> bytes:
+    def _text(self, value: object, where: str, empty: bool = True) -> bytes:
         return self.tokens.spelled(text_at(value, where, empty), where)
 
-    def _texts(self, value: Any, where: str) -> list[bytes]:
+    def _texts(self, value: object, where: str) -> list[bytes]:
         return [self.tokens.spelled(each, f"{where}/{i}") for i, each in enumerate(texts_at(value, where))]
 
-    def _text_or_token(self, value: Any, where: str) -> bytes:
+    def _text_or_token(self, value: object, where: str) -> bytes:
         return self._special(value, where) if isinstance(value, Mapping) else self._text(value, where)
 
     def _special(self, value: Mapping[str, Any], where: str) -> bytes:

@@ -83,7 +83,7 @@ class TaggedText:
 
 
 @enough_stack()
-def plain(source: Any) -> Mapping[str, Any]:
+def plain(source: object) -> Mapping[str, Any]:
     """Return text with tags, in whatever way it is given, as the dict of a structural tag.
 
     Raises TypeError, and ConstraintError for JSON text that is malformed and for what is nested too deeply.
@@ -113,14 +113,14 @@ def _check_levels(level: list[Any], inner: Callable[[Any], Iterable[Any]]) -> No
         level = list({id(part): part for each in level for part in inner(each)}.values())
 
 
-def _contents_of(text: Any) -> list[Any]:
+def _contents_of(text: object) -> list[Any]:
     """Return the texts with tags that stand in the tags of one."""
     if not isinstance(text, TaggedText) or not isinstance(text.tags, Sequence):
         return []
     return [tag.content for tag in text.tags if isinstance(tag, Tag) and tag.content is not None]
 
 
-def parts_of(value: Any) -> list[Any]:
+def parts_of(value: object) -> list[Any]:
     """Return the formats that stand in one."""
     if not isinstance(value, Mapping):
         return []
@@ -161,6 +161,6 @@ def _format_of(text: TaggedText) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _listed(texts: Any) -> Any:
+def _listed(texts: object) -> Any:
     """Return some texts as a list; whatever is no such thing stays, to be refused where it stands."""
     return list(texts) if isinstance(texts, Iterable) and not isinstance(texts, (str, bytes)) else texts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from sglang.srt.constrained.base_grammar_backend import (
     BaseGrammarBackend,
@@ -21,6 +21,10 @@ from ..bitmask import allocate, apply
 from ..constraints import EngineConstraints, Kind
 from ..wording import said
 
+if TYPE_CHECKING:
+    import torch
+
+
 _ANY = "$$ANY$$"  # what SGLang sends for any JSON object
 _log = logging.getLogger(__name__)
 
@@ -28,7 +32,7 @@ _log = logging.getLogger(__name__)
 class MaskwrightGrammar(BaseGrammarObject):  # type: ignore[misc]  # SGLang is no dependency of the checks
     """One request: a matcher and what SGLang expects of tokens after an end."""
 
-    def __init__(self, matcher: Matcher, stats: Any = None) -> None:
+    def __init__(self, matcher: Matcher, stats: GrammarStats | None = None) -> None:
         super().__init__()
         self.matcher, self.grammar_stats = matcher, stats or GrammarStats()
 
@@ -46,7 +50,7 @@ class MaskwrightGrammar(BaseGrammarObject):  # type: ignore[misc]  # SGLang is n
         """Return whether the end was taken."""
         return self.matcher.is_terminated
 
-    def allocate_vocab_mask(self, vocab_size: int, batch_size: int, device: Any) -> Tensor:
+    def allocate_vocab_mask(self, vocab_size: int, batch_size: int, device: torch.device) -> Tensor:
         """Return bitmasks in which everything is allowed: int32 (batch_size, ceil(V / 32)), in the host's memory."""
         return allocate(batch_size, vocab_size)
 
@@ -60,7 +64,7 @@ class MaskwrightGrammar(BaseGrammarObject):  # type: ignore[misc]  # SGLang is n
         vocab_mask.fill_(-1)
 
     @staticmethod
-    def move_vocab_mask(vocab_mask: Tensor, device: Any) -> Tensor:
+    def move_vocab_mask(vocab_mask: Tensor, device: torch.device) -> Tensor:
         """Return bitmasks on the device of the logits."""
         return vocab_mask.to(device, non_blocking=True)
 
@@ -80,7 +84,7 @@ class MaskwrightGrammar(BaseGrammarObject):  # type: ignore[misc]  # SGLang is n
         matcher.reset()
         return MaskwrightGrammar(matcher, replace(self.grammar_stats, is_cache_hit=True, tree_traversal_time=[]))
 
-    def try_jump_forward(self, tokenizer: Any) -> tuple[list[int], str] | None:
+    def try_jump_forward(self, tokenizer: object) -> tuple[list[int], str] | None:
         """Return the tokens by which the tokenizer writes what must follow, and no text; None where there are none."""
         tokens = self.matcher.forced_tokens()
         return (tokens, "") if tokens else None
@@ -108,7 +112,7 @@ class MaskwrightBackend(BaseGrammarBackend):  # type: ignore[misc]  # SGLang is 
         super().__init__()
         self.constraints = constraints
 
-    def initialize_vocab_mask_buffer(self, name: str, vocab_size: int, max_rows: int, device: Any) -> Tensor:
+    def initialize_vocab_mask_buffer(self, name: str, vocab_size: int, max_rows: int, device: torch.device) -> Tensor:
         """Return bitmasks that SGLang uses again and again."""
         found: Tensor = register_vocab_mask_buffer(name, allocate(max_rows, vocab_size), max_rows)
         return found

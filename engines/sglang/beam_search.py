@@ -8,16 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...errors import ConstraintError
 from ...runtime import torch_ops
+from ...runtime.device.backend import Placed
 from ...table.sid_filter import SidFilter
 from ..catalogues import CATALOGUE, Catalogues, SidConstraint, request_of
 from ..wording import said
+
+if TYPE_CHECKING:
+    from sglang.srt.beam_search.beam_group import BeamGroup
+    from sglang.srt.beam_search.coordinator import BeamCoordinator
+    from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.managers.scheduler import Scheduler
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
 
 _COORDINATOR = "sglang.srt.beam_search.coordinator"
 _NONE_LEFT = "the model gives no item of the catalogue a probability"
@@ -33,7 +43,7 @@ class _Waiting(NamedTuple):
 class _Search:
     """The beams of one request: their constraint, their states, and how many tokens they have."""
 
-    def __init__(self, dev: Any, filler: int) -> None:
+    def __init__(self, dev: Placed, filler: int) -> None:
         self.dev, self.filler = dev, filler
         self.state, self.depth = torch_ops.start(dev, 1), 0
 
@@ -59,7 +69,7 @@ class CatalogueBeams:
     def __init__(self, names: Sequence[str], read: Callable[[], Catalogues]) -> None:
         self._names, self._read = names, read
         self._catalogues: Catalogues | None = None
-        self._placed: dict[int, Any] = {}  # by the id of a table or matrix, which the catalogues hold
+        self._placed: dict[int, Placed] = {}  # by the id of a table or matrix, which the catalogues hold
 
     def hooks(self) -> Mapping[str, tuple[str, Callable[..., Any]]]:
         """Return how each function of SGLang is changed, by its path; only requests are checked without catalogues."""
@@ -76,7 +86,7 @@ class CatalogueBeams:
 
     # ------------------------------------------------------------------------------------- before a request runs
 
-    def check(self, _: None, params: Any, vocab_size: int) -> None:
+    def check(self, _: None, params: SamplingParams, vocab_size: int) -> None:
         """Raise ValueError for a request that names a catalogue without beams, or where there are none."""
         try:
             asked = request_of(params.custom_params)
@@ -90,7 +100,7 @@ class CatalogueBeams:
         if (params.beam_width or 1) < 2:
             raise ValueError(f"{CATALOGUE} is for beam search: add a beam_width of 2 or more")
 
-    def place(self, _: None, scheduler: Any) -> None:
+    def place(self, _: None, scheduler: Scheduler) -> None:
         """Read the catalogues and put them where the logits are. Raises ConstraintError, which stops the server."""
         config = scheduler.model_config
         catalogues = self._read()
@@ -106,7 +116,13 @@ class CatalogueBeams:
             self._placed[id(table)] = torch_ops.to_device(table, device, distances=False)
         self._catalogues = catalogues
 
-    def begin(self, original: Callable[..., str | None], coordinator: Any, req: Any, recv_req: Any) -> str | None:
+    def begin(
+        self,
+        original: Callable[..., str | None],
+        coordinator: BeamCoordinator,
+        req: Req,
+        recv_req: TokenizedGenerateReqInput,
+    ) -> str | None:
         """Return SGLang's verdict on a request; to one that names a catalogue also what cannot be kept."""
         params = req.sampling_params
         asked = request_of(params.custom_params)
@@ -154,7 +170,7 @@ class CatalogueBeams:
             raise ConstraintError(f"is {most}, and an item of {name!r} takes {length}", argument="max_new_tokens")
         return int(length)
 
-    def _dev(self, constraint: SidConstraint) -> Any:
+    def _dev(self, constraint: SidConstraint) -> Placed:
         if isinstance(constraint, SidFilter):
             return torch_ops.with_filters(self._placed[id(constraint.table)], [constraint])
         return self._placed[id(constraint)]
@@ -163,13 +179,13 @@ class CatalogueBeams:
 
     def wait(
         self, original: Callable[..., tuple[Tensor, Tensor]], pieces: Sequence[Tensor], num_candidates: int
-    ) -> tuple[Any, Any]:
+    ) -> tuple[_Waiting, int]:
         """Return, in the place of scores, what `select` makes them of; of tokens, how many a row."""
         return _Waiting(original, [part for part in pieces if len(part)]), num_candidates
 
     def select(
-        self, original: Callable[..., tuple[Tensor, Tensor | None]], coordinator: Any, group: Any, waiting: Any,
-        width: Any, tick: int,
+        self, original: Callable[..., tuple[Tensor, Tensor | None]], coordinator: BeamCoordinator, group: BeamGroup,
+        waiting: _Waiting, width: int, tick: int,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """Choose among the continuations of a request's beams; those of one with a catalogue stay inside it."""
         search = getattr(group, "of_maskwright", None)
@@ -180,7 +196,7 @@ class CatalogueBeams:
             search.advance(parents, chosen)
         return chosen, parents
 
-    def finish(self, original: Callable[..., None], coordinator: Any, group: Any) -> None:
+    def finish(self, original: Callable[..., None], coordinator: BeamCoordinator, group: BeamGroup) -> None:
         """End a request without the beams that found no item; with none left, by an error."""
         if hasattr(group, "of_maskwright"):
             group.completed = [beam for beam in group.completed if beam.cum_logprob > -float("inf")]

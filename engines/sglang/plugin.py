@@ -8,7 +8,14 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sglang.srt.sampling.sampling_params import SamplingParams
+    from sglang.srt.server_args import ServerArgs
+
+    from .backend import MaskwrightBackend
+
 
 NAME = "maskwright"
 _VARIABLE = "MASKWRIGHT_ENGINE_OPTIONS"  # that of engines/options.py, which is only imported where it is set
@@ -59,7 +66,7 @@ def _hook_names() -> None:
         HookRegistry.register(_VERIFY, _check_names, HookType.AFTER)
 
 
-def _check_names(result: None, params: Any, vocab_size: int) -> None:
+def _check_names(result: None, params: SamplingParams, vocab_size: int) -> None:
     """Raise ValueError for a request that names a catalogue."""
     given = params.custom_params
     if isinstance(given, dict) and any(isinstance(key, str) and key.startswith(_PREFIX) for key in given):
@@ -73,7 +80,7 @@ def _hook_beam_search() -> None:
     """Raise MissingDependencyError for a release that was not tested, ConstraintError for options that are wrong."""
     import sglang
 
-    from ..versions import check_version
+    from ..options import check_version
 
     check_version("SGLang", sglang.__version__, f"unset {_VARIABLE}")
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -87,7 +94,9 @@ def _hook_beam_search() -> None:
         HookRegistry.register(path, hook, HookType[kind])
 
 
-def make_backend(server_args: Any, tokenizer: Any, vocab_size: int, eos_token_ids: set[int] | None) -> Any:
+def make_backend(
+    server_args: ServerArgs, tokenizer: object, vocab_size: int, eos_token_ids: set[int] | None
+) -> MaskwrightBackend:
     """Return the backend of a server that asks for it.
 
     Raises MissingDependencyError for a release of SGLang that was not tested, ConstraintError for settings and
@@ -97,7 +106,7 @@ def make_backend(server_args: Any, tokenizer: Any, vocab_size: int, eos_token_id
     import sglang
 
     from ...errors import ConstraintError
-    from ..versions import check_version
+    from ..options import check_version
 
     check_version("SGLang", sglang.__version__, "name another --grammar-backend")
     from sglang.srt.runtime_context import get_serving

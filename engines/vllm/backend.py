@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 from vllm.v1.structured_output.backend_types import (
@@ -15,6 +15,11 @@ from vllm.v1.structured_output.backend_types import (
 from ...runtime.host.matcher import Matcher
 from ..bitmask import allocate
 from ..constraints import EngineConstraints, Kind
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.tokenizers import TokenizerLike
+
 
 KINDS: dict[str, Kind] = {
     "JSON": "json",
@@ -67,7 +72,9 @@ class MaskwrightGrammar(StructuredOutputGrammar):  # type: ignore[misc]  # vLLM 
 class MaskwrightBackend(StructuredOutputBackend):  # type: ignore[misc]  # vLLM is no dependency of the checks
     """One engine: the constraints of its tokenizer."""
 
-    def __init__(self, vllm_config: Any, tokenizer: Any, vocab_size: int, constraints: EngineConstraints) -> None:
+    def __init__(
+        self, vllm_config: VllmConfig, tokenizer: TokenizerLike, vocab_size: int, constraints: EngineConstraints
+    ) -> None:
         super().__init__(vllm_config, tokenizer, vocab_size)
         self.constraints = constraints
 

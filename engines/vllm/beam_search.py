@@ -19,13 +19,14 @@ from ...runtime import torch_ops
 from ...runtime.decode import Beams
 from ...runtime.decode import beam_search as search
 from ...runtime.decode.continuation import start_of, table_of
+from ...runtime.device.backend import Placed
 from .scores import MOST_TOKENS, Scores
 
 
 def beam_search(
     scores: Scores,
     prompts: Sequence[Sequence[int]],
-    dev: Any,
+    dev: Placed,
     *,
     beams: int,
     max_tokens: int | None = None,
@@ -74,7 +75,7 @@ def beam_search(
     )  # fmt: skip
 
 
-def _allowed(table: Any, state: Any) -> NDArray[np.bool_]:
+def _allowed(table: Placed, state: Any) -> NDArray[np.bool_]:
     """Return which tokens states (n,) allow, EOS among them: (n, V)."""
     words = torch_ops.bitmask(table, state).numpy()
     return np.unpackbits(words.view(np.uint8), axis=1, bitorder="little", count=table.vocab_size).astype(np.bool_)

@@ -8,7 +8,7 @@ come to: no token and no count is read by the host.
 from __future__ import annotations
 
 import logging
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,11 +16,17 @@ from vllm.sampling_params import SamplingParams
 
 from ...errors import ConstraintError
 from ...runtime import torch_ops
+from ...runtime.device.backend import Placed
 from ...table.sid_filter import SidFilter
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import TransitionTable
 from ..catalogues import CatalogueRequest, Catalogues, request_of
 from .filter_slots import FilterSlots
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcContext, LogitsProcRequestState
+
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +60,7 @@ class _Placed:
         return start, torch_ops.advance(self.dev, start, torch.full((1,), -1, device=start.node.device))
 
     @property
-    def dev(self) -> Any:
+    def dev(self) -> Placed:
         """The table or matrix as it is now: filters come and go."""
         return self._dev if self.filters is None else self.filters.dev
 
@@ -68,7 +74,7 @@ class _Placed:
             self.states = (*self.states, torch.zeros_like(self.states[0]))  # of filter 0, which keeps everything
         self.filters.put(slot, kept)
 
-    def put(self, slot: int, state: Any) -> None:
+    def put(self, slot: int, state: tuple[Tensor, ...]) -> None:
         """Let a slot stand in a state (1,)."""
         for held, part in zip(self.states, state, strict=True):
             held[slot, 0] = part[0]
@@ -80,7 +86,9 @@ class DeviceRows:
     Raises ConstraintError for ways of speculative decoding under which a row that is not allowed might be accepted.
     """
 
-    def __init__(self, catalogues: Catalogues, vllm_config: Any, requests: Any, end: int) -> None:
+    def __init__(
+        self, catalogues: Catalogues, vllm_config: VllmConfig, requests: LogitsProcRequestState, end: int
+    ) -> None:
         speculative = vllm_config.speculative_config
         if speculative is not None and (
             speculative.enable_adaptive_verification or speculative.rejection_sample_method == "synthetic"
@@ -155,7 +163,7 @@ class DeviceRows:
             state = torch_ops.advance(placed.dev, state, tokens[at : at + 1].long())
         placed.put(added.slot, state)
 
-    def apply(self, logits: Tensor, context: Any) -> Tensor:
+    def apply(self, logits: Tensor, context: LogitsProcContext) -> Tensor:
         """Return logits (n, V) with -inf at each token that is not allowed."""
         present = sorted({self._of_slot[slot] for slot in context.idx_mapping_np.tolist()} - {-1})
         if not present:
@@ -192,7 +200,7 @@ class DeviceRows:
             part[slot, local] = torch.where(keeps, new, part[slot, local])
         return state
 
-    def _masked(self, placed: _Placed, logits: Tensor, state: Any, slot: Tensor, context: Any) -> Tensor:
+    def _masked(self, placed: _Placed, logits: Tensor, state: Any, slot: Tensor, context: LogitsProcContext) -> Tensor:
         """Return logits under the states of rows, with the end where a text may end, or where it is lost.
 
         Lost are rows behind a draft that is not allowed: they are thrown away with it.

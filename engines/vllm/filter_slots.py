@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...runtime import torch_ops
+from ...runtime.device.backend import Placed
 from ...runtime.device.device_table import arrays_of
 from ...table.sid_filter import SidFilter
 from ...table.sorted_matrix import SortedMatrix
@@ -22,9 +22,9 @@ class FilterSlots:
     dev: from `torch_ops.to_device`. A slot's filter goes when the slot gets another, or none.
     """
 
-    def __init__(self, dev: Any, table: TransitionTable | SortedMatrix) -> None:
+    def __init__(self, dev: Placed, table: TransitionTable | SortedMatrix) -> None:
         self._bare = dev
-        self.dev: Any = torch_ops.with_filters(dev, [table.filter(np.ones(table.num_items, np.bool_))])
+        self.dev: Placed = torch_ops.with_filters(dev, [table.filter(np.ones(table.num_items, np.bool_))])
         # those of all filters stand one behind the other; `of` is no filter's
         self._arrays = [name for name in arrays_of(type(self.dev.kept)) if name != "of"]
         self._count = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,7 +14,11 @@ from vllm.v1.sample.logits_processor import process_dict_updates
 
 from ...runtime.host.matcher import Matcher
 from ..bitmask import apply
-from ..catalogues import Catalogues, request_of
+from ..catalogues import Catalogues, SidConstraint, request_of
+
+if TYPE_CHECKING:
+    from vllm.v1.sample.logits_processor import BatchUpdate
+
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +30,7 @@ class HostRows:
         self._catalogues, self._longest = catalogues, max_model_len
         self.held: dict[int, ItemRow] = {}
 
-    def update(self, batch_update: Any) -> None:
+    def update(self, batch_update: BatchUpdate | None) -> None:
         """Take in which requests have come, gone and moved; None: nothing has changed.
 
         A request that comes back after it was preempted brings the tokens that it had written.
@@ -60,12 +64,14 @@ class ItemRow:
     nothing is written: such a request is refused at admission, unless its prompt alone leaves so few.
     """
 
-    def __init__(self, table: Any, room: int, end: int, written: list[int]) -> None:
+    def __init__(self, table: SidConstraint, room: int, end: int, written: list[int]) -> None:
         self._written, self._end, self._ends = written, end, 0
         self._own_end = table.eos is not None
         self._matcher: Matcher | None = None
         if room >= table.min_length:
-            self._matcher = Matcher(table, max_tokens=room if table.max_length > room else None)
+            self._matcher = Matcher(
+                table, max_tokens=room if table.max_length is None or table.max_length > room else None
+            )
         else:
             _log.warning(
                 "an answer is empty: its prompt leaves %d tokens, and an item takes %d", room, table.min_length

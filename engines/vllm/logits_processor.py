@@ -6,7 +6,7 @@ tells them apart by its second argument, and hands everything else on to `HostRo
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import vllm
@@ -17,11 +17,15 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as Logits
 
 from ...errors import ConstraintError
 from ..catalogues import catalogues_here
-from ..options import VARIABLE
-from ..versions import check_version
+from ..options import VARIABLE, check_version
 from .device_rows import DeviceRows
 from .host_rows import HostRows
 from .requests import check_items
+
+if TYPE_CHECKING:
+    from vllm.config import ModelConfig, VllmConfig
+    from vllm.v1.sample.logits_processor import BatchUpdate
+    from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcContext, LogitsProcRequestState
 
 
 class CatalogueProcessor(LogitsProcessor, LogitsProcessorV2):  # type: ignore[misc]  # vLLM is no dependency of the checks
@@ -36,7 +40,9 @@ class CatalogueProcessor(LogitsProcessor, LogitsProcessorV2):  # type: ignore[mi
         """Raise VLLMValidationError, which is a 400 over HTTP, for a request that cannot be kept to its items."""
         check_items(params, catalogues_here())
 
-    def __init__(self, vllm_config: Any, where: Any, is_pin_memory: bool | None = None) -> None:
+    def __init__(
+        self, vllm_config: VllmConfig, where: torch.device | LogitsProcRequestState, is_pin_memory: bool | None = None
+    ) -> None:
         """Read the catalogues.
 
         where: the device, from the first runner; the state of all requests, from the second. Raises
@@ -64,7 +70,7 @@ class CatalogueProcessor(LogitsProcessor, LogitsProcessorV2):  # type: ignore[mi
 
     # ------------------------------------------------------------------------------------------ the first runner
 
-    def update_state(self, batch_update: Any) -> None:
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
         """Take in which requests have come, gone and moved."""
         assert isinstance(self.rows, HostRows)
         self.rows.update(batch_update)
@@ -83,7 +89,7 @@ class CatalogueProcessor(LogitsProcessor, LogitsProcessorV2):  # type: ignore[mi
 
     # ---------------------------------------------------------------------------------------------------- of both
 
-    def apply(self, logits: Tensor, context: Any = None) -> Tensor:
+    def apply(self, logits: Tensor, context: LogitsProcContext | None = None) -> Tensor:
         """Return logits (n, V) with -inf at each token that is not allowed, in rows of requests with a catalogue.
 
         context: which rows are whose, from the second runner.
@@ -93,7 +99,7 @@ class CatalogueProcessor(LogitsProcessor, LogitsProcessorV2):  # type: ignore[mi
         return self.rows.apply(logits, context)
 
 
-def _ends_of(model_config: Any) -> dict[int, str]:
+def _ends_of(model_config: ModelConfig) -> dict[int, str]:
     """Return the tokens that end an answer by what they are, the tokenizer's own first. Raises ConstraintError."""
     from vllm.tokenizers import cached_tokenizer_from_config
 

@@ -11,6 +11,7 @@ vLLM loads this file in every process, whether it names the plugin or not: it im
 from __future__ import annotations
 
 import inspect
+from types import ModuleType
 from typing import Any
 
 NAME = "maskwright"
@@ -29,7 +30,7 @@ def register() -> None:
 
     if NAME not in (envs.VLLM_PLUGINS or ()):
         return
-    from ..versions import check_version
+    from ..options import check_version
 
     check_version("vLLM", vllm.__version__, _INSTEAD)
     from vllm.entrypoints.generate.beam_search.offline import BeamSearchOfflineMixin
@@ -64,13 +65,13 @@ def register() -> None:
     for (owner, name, asked, _), original in zip(replaced, originals, strict=True):
         _check(owner, name, asked, original)
     for (owner, name, _, make), original in zip(replaced, originals, strict=True):
-        replacement: Any = make(original)
+        replacement = make(original)
         replacement.of_maskwright = True
         setattr(owner, name, replacement)
     init_logger(f"vllm.plugins.{NAME}").info("maskwright is the backend of structured outputs")
 
 
-def _check(owner: Any, name: str, asked: tuple[str, ...], original: Any) -> None:
+def _check(owner: type | ModuleType, name: str, asked: tuple[str, ...], original: object) -> None:
     """Raise MissingDependencyError unless a function is there with these parameters."""
     from ...errors import MissingDependencyError
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm.config import VllmConfig
 from vllm.sampling_params import SamplingParams
@@ -15,15 +15,24 @@ from ..options import options_of
 from .backend import MaskwrightBackend
 from .requests import check_beam_search, check_processor, check_request
 
+if TYPE_CHECKING:
+    from vllm import LLM
+    from vllm.config import ModelConfig, StructuredOutputsConfig
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+    from vllm.sampling_params import BeamSearchParams, StructuredOutputsParams
+    from vllm.tokenizers import TokenizerLike
+    from vllm.v1.structured_output import StructuredOutputManager
+
 
 class Replacements:
     """The functions, and the constraints of the tokenizer of a process: a process has one model."""
 
     def __init__(self) -> None:
         self._constraints: EngineConstraints | None = None
-        self._tokenizer: Any = None
+        self._tokenizer: TokenizerLike | None = None
 
-    def constraints_of(self, tokenizer: Any, model: Any) -> EngineConstraints:
+    def constraints_of(self, tokenizer: TokenizerLike, model: ModelConfig) -> EngineConstraints:
         """Return the constraints of a tokenizer, made the first time. Raises the errors of `EngineConstraints`.
 
         model: vLLM's config of the model, whose generation config says which tokens end a text.
@@ -40,7 +49,7 @@ class Replacements:
             self._tokenizer = tokenizer
         return known
 
-    def _backend(self, vllm_config: VllmConfig, tokenizer: Any) -> MaskwrightBackend:
+    def _backend(self, vllm_config: VllmConfig, tokenizer: TokenizerLike) -> MaskwrightBackend:
         vocab_size = vllm_config.model_config.get_vocab_size()
         known = self.constraints_of(tokenizer, vllm_config.model_config)
         return MaskwrightBackend(vllm_config, tokenizer, vocab_size, known)
@@ -48,7 +57,7 @@ class Replacements:
     def manager(self, original: Callable[..., None]) -> Callable[..., None]:
         """Return the constructor of the manager, which has its backend before vLLM would choose one."""
 
-        def __init__(manager: Any, vllm_config: VllmConfig) -> None:  # noqa: N807  # it is this method
+        def __init__(manager: StructuredOutputManager, vllm_config: VllmConfig) -> None:  # noqa: N807  # it is this method
             _check_config(vllm_config)
             original(manager, vllm_config)
             if not vllm_config.model_config.skip_tokenizer_init:
@@ -60,7 +69,10 @@ class Replacements:
         """Return what checks a request: vLLM's own checks, then the constraint; a fault is vLLM's own answer."""
 
         def _validate_structured_outputs(
-            params: SamplingParams, model_config: Any, structured_outputs_config: Any, tokenizer: Any
+            params: SamplingParams,
+            model_config: ModelConfig,
+            structured_outputs_config: StructuredOutputsConfig | None,
+            tokenizer: TokenizerLike,
         ) -> None:
             check_processor(params, model_config.logits_processors)
             original(params, model_config, structured_outputs_config, tokenizer)
@@ -73,7 +85,7 @@ class Replacements:
     def any_backend(self, original: Callable[..., None]) -> Callable[..., None]:
         """Return what asks whether a backend of vLLM's takes a constraint: none of them is asked to compile it."""
 
-        def validate_grammar(sampling_params: SamplingParams, tokenizer: Any = None) -> None:
+        def validate_grammar(sampling_params: SamplingParams, tokenizer: TokenizerLike | None = None) -> None:
             pass
 
         return validate_grammar
@@ -81,7 +93,9 @@ class Replacements:
     def beam_search(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return what prepares beam search in-process: a backend, the constraint's key, and a bitmask of one row."""
 
-        def _init_beam_search_structured_output(llm: Any, structured_outputs: Any, tokenizer: Any) -> Any:
+        def _init_beam_search_structured_output(
+            llm: LLM, structured_outputs: StructuredOutputsParams, tokenizer: TokenizerLike
+        ) -> Any:
             config = llm.llm_engine.vllm_config
             params = SamplingParams(structured_outputs=structured_outputs)
             params._validate_structured_outputs(config.model_config, config.structured_outputs_config, tokenizer)
@@ -93,7 +107,11 @@ class Replacements:
     def beam_params(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return what makes the parameters of a beam search over HTTP, and refuses constraints, which it would drop."""
 
-        def to_beam_search_params(request: Any, max_tokens: int, default_sampling_params: Any = None) -> Any:
+        def to_beam_search_params(
+            request: CompletionRequest | ChatCompletionRequest,
+            max_tokens: int,
+            default_sampling_params: dict[str, Any] | None = None,
+        ) -> BeamSearchParams:
             check_beam_search(request)
             return original(request, max_tokens, default_sampling_params)
 

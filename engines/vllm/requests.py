@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
@@ -16,6 +16,11 @@ from ..constraints import EngineConstraints
 from ..options import VARIABLE
 from ..wording import said
 from .backend import KINDS
+
+if TYPE_CHECKING:
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+
 
 BACKEND = "maskwright"
 
@@ -32,7 +37,7 @@ def check_request(params: SamplingParams, constraints: Callable[[], EngineConstr
 
     Raises VLLMValidationError, which is a 400 over HTTP, with the pointer, line or position at fault.
     """
-    asked: Any = params.structured_outputs
+    asked = params.structured_outputs
     for name, instead in _NOT_ENFORCED.items():
         if getattr(asked, name):
             raise VLLMValidationError(
@@ -125,7 +130,7 @@ def check_processor(params: SamplingParams, processors: Sequence[str | type] | N
         )
 
 
-def check_beam_search(request: Any) -> None:
+def check_beam_search(request: CompletionRequest | ChatCompletionRequest) -> None:
     """Raise VLLMValidationError for a beam search over HTTP with a constraint, which vLLM would leave out."""
     own = [name for name in request.vllm_xargs or () if name.startswith(PREFIX)]
     if own or request.extract_structured_outputs() is not None:

@@ -9,9 +9,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...errors import ConstraintError
+
+if TYPE_CHECKING:
+    from vllm import LLM
+    from vllm.logprobs import FlatLogprobs
+
 
 MOST_TOKENS = 128
 """The most tokens that one request of vLLM may ask log-probabilities of; a beam that has more takes several."""
@@ -22,7 +27,7 @@ Scores = Callable[[list[list[int]], list[list[int]]], list[Sequence[float]]]
 _LEAST = -9999.0  # how vLLM writes -inf in JSON
 
 
-def engine_scores(llm: Any) -> Scores:
+def engine_scores(llm: LLM) -> Scores:
     """Return what asks a `vllm.LLM` in this process.
 
     Raises ConstraintError if it was told to return logits in place of log-probabilities.
@@ -46,7 +51,7 @@ def engine_scores(llm: Any) -> Scores:
     return scores
 
 
-def _asked_for(given: Any, asked: list[int]) -> Sequence[float]:
+def _asked_for(given: FlatLogprobs, asked: list[int]) -> Sequence[float]:
     """Return the log-probabilities that were asked for: vLLM puts the drawn token's first, and fills rows up behind."""
     if list(given.token_ids[1 : 1 + len(asked)]) != asked:
         raise RuntimeError(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from maskwright.cli.console import console
+from maskwright.cli.wording import console
 
 
 @click.command()

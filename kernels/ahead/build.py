@@ -24,7 +24,7 @@ import numpy as np
 
 from ...errors import Advice, KernelError
 from ..native import AHEAD, PACKAGE, library_digest, read
-from .variants import VARIANTS, Variant, fitting
+from ..processor import VARIANTS, Variant, fitting
 
 _FLAGS = ("-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,--gc-sections", "-Wl,-z,now", "-s")
 

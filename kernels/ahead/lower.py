@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -30,9 +30,11 @@ from numba.core.runtime import nrtdynmod
 
 from .. import jit
 from ..native import PACKAGE
-from ..processor import FEATURE
+from ..processor import FEATURE, VARIANTS, Variant
 from .signatures import Signature, read
-from .variants import VARIANTS, Variant
+
+if TYPE_CHECKING:
+    from ..compiled import NumbaType
 
 _numba: Any = SimpleNamespace(
     **{
@@ -56,6 +58,8 @@ types: Any = _types
 
 _I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 _NUMBERS, _EXCEPTION = _I64.as_pointer(), ir.IntType(8).as_pointer().as_pointer()
+
+_Number: TypeAlias = ir.PointerType | ir.DoubleType | ir.FloatType | ir.IntType
 
 _LETTERS = {np.dtype(kind): np.dtype(kind).char for kind in "?bBhHiIfd"} | {np.dtype("q"): "q", np.dtype("Q"): "Q"}
 
@@ -111,7 +115,7 @@ def _leave_out_code() -> None:
         for linked in self._linking_libraries:
             self._reload_init.update(linked._reload_init)
 
-    def optimize(self: Any, module: Any) -> None:
+    def optimize(self: codegen.CPUCodeLibrary, module: llvm.ModuleRef) -> None:
         module.data_layout = self._codegen._data_layout
 
     flags = _numba._FunctionCompiler._customize_flags
@@ -139,7 +143,7 @@ def link(lowered: list[_Lowered], prefix: str) -> tuple[Any, list[Entry]]:
     whole.data_layout = layout
     seen: set[int] = set()
 
-    def add(library: Any) -> None:
+    def add(library: codegen.CPUCodeLibrary) -> None:
         if id(library) in seen:
             return
         seen.add(id(library))
@@ -164,7 +168,7 @@ def link(lowered: list[_Lowered], prefix: str) -> tuple[Any, list[Entry]]:
     return whole, entries
 
 
-def _mergeable(module: Any, layout: str) -> None:
+def _mergeable(module: llvm.ModuleRef, layout: str) -> None:
     """Have the functions of a module merge with those of the same name."""
     module.data_layout = layout
     for function in module.functions:
@@ -172,7 +176,7 @@ def _mergeable(module: Any, layout: str) -> None:
             function.linkage = "weak_odr"
 
 
-def _hide(module: Any, symbols: set[str]) -> None:
+def _hide(module: llvm.ModuleRef, symbols: set[str]) -> None:
     """Leave only these symbols for the linker."""
     shared = (Linkage.common, Linkage.external, Linkage.weak_any, Linkage.linkonce_odr)
     for function in module.functions:
@@ -184,7 +188,7 @@ def _hide(module: Any, symbols: set[str]) -> None:
             variable.linkage, variable.visibility = "internal", "default"
 
 
-def object_code(module: Any, variant: Variant) -> bytes:
+def object_code(module: llvm.ModuleRef, variant: Variant) -> bytes:
     """Return the machine code of a module for a kind of processor."""
     chosen = llvm.parse_bitcode(module.as_bitcode())
     if any(each.name == FEATURE for each in chosen.global_variables):
@@ -213,7 +217,7 @@ def object_code(module: Any, variant: Variant) -> bytes:
     return bytes(machine.emit_object(chosen))
 
 
-def _hide_variable(module: Any, name: str) -> None:
+def _hide_variable(module: llvm.ModuleRef, name: str) -> None:
     module.get_global_variable(name).linkage = "internal"
 
 
@@ -225,7 +229,7 @@ def _machine(variant: Variant) -> Any:
 # -- entries -----------------------------------------------------------------------------------------------------------
 
 
-def _entry(context: Any, module: ir.Module, lowered: _Lowered, symbol: str) -> Entry:
+def _entry(context: cpu.CPUContext, module: ir.Module, lowered: _Lowered, symbol: str) -> Entry:
     """Write a C function that calls a kernel, and return what is known of it."""
     signature, described = lowered.signature, lowered.result.fndesc
     kind = context.call_conv.get_function_type(described.restype, described.argtypes)
@@ -266,7 +270,7 @@ def _entry(context: Any, module: ir.Module, lowered: _Lowered, symbol: str) -> E
     )
 
 
-def letters(kind: Any, *, named: bool = False) -> str:
+def letters(kind: NumbaType, *, named: bool = False) -> str:
     """Return a type as `glue.c` reads it. Raises TypeError for one that it cannot handle.
 
     named: with the class of a named tuple, between <>, in front of its parts, as what is returned has it.
@@ -286,13 +290,13 @@ def letters(kind: Any, *, named: bool = False) -> str:
     return _letter(kind)
 
 
-def _letter(kind: Any) -> str:
+def _letter(kind: NumbaType) -> str:
     if not isinstance(kind, types.Boolean | types.Integer | types.Float):
         raise TypeError(f"a library cannot pass a {kind}")
     return _LETTERS[np.dtype(str(kind))]
 
 
-def _read(builder: ir.IRBuilder, numbers: Any, i: int, kind: Any) -> Any:
+def _read(builder: ir.IRBuilder, numbers: ir.Value, i: int, kind: _Number) -> Any:
     """Return number i of an array as a value of a type."""
     value = builder.load(builder.gep(numbers, [ir.Constant(_I64, i)]))
     if isinstance(kind, ir.PointerType):
@@ -304,7 +308,7 @@ def _read(builder: ir.IRBuilder, numbers: Any, i: int, kind: Any) -> Any:
     return value if kind.width == 64 else builder.trunc(value, kind)
 
 
-def _as_number(builder: ir.IRBuilder, value: Any, kind: Any) -> Any:
+def _as_number(builder: ir.IRBuilder, value: ir.Value, kind: _Number) -> Any:
     if isinstance(kind, ir.PointerType):
         return builder.ptrtoint(value, _I64)
     if isinstance(kind, ir.DoubleType):
@@ -314,7 +318,7 @@ def _as_number(builder: ir.IRBuilder, value: Any, kind: Any) -> Any:
     return value if kind.width == 64 else builder.zext(value, _I64)
 
 
-def _leaves(kind: Any, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], Any]]:
+def _leaves(kind: ir.Type, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], Any]]:
     """Yield the numbers that a returned value consists of, with the way to each."""
     if isinstance(kind, ir.LiteralStructType | ir.IdentifiedStructType):
         for i, part in enumerate(kind.elements):

@@ -64,7 +64,7 @@ def _note_all() -> None:
     """Put what notes calls in place of all kernels that there are, and of those that come."""
     noted: dict[int, _Recorded] = {}
 
-    def recorded(made: Any) -> Any:
+    def recorded(made: object) -> Any:
         if not isinstance(made, Dispatcher) or not made.__module__.startswith(f"{PACKAGE}."):
             return made
         return noted.setdefault(id(made), _Recorded(made))
@@ -80,7 +80,7 @@ def _note_all() -> None:
             return lambda function: kernel(function, **options)
         return recorded(make(function, **options))
 
-    def native_loop(function: Any, *constants: Any) -> Any:
+    def native_loop(function: Callable[..., Any], *constants: Any) -> Any:
         kinds = tuple(types.DType(from_dtype(np.dtype(each))) for each in constants)
         _add(function.__module__, function.__qualname__, (types.int64, *kinds), is_loop=True)
         return loop(function, *constants)

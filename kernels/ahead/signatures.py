@@ -14,13 +14,16 @@ import importlib
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numba.core import types as numba_types
 from numba.np.numpy_support import from_dtype
 
 from ..native import PACKAGE
+
+if TYPE_CHECKING:
+    from ..compiled import NumbaType
 
 types: Any = numba_types
 FILE = Path(__file__).with_name("signatures.txt")
@@ -59,7 +62,7 @@ def write(signatures: Iterable[Signature], file: Path = FILE) -> None:
     file.write_text("".join(f"{line}\n" for line in [*(f"{name} = {text}" for text, name in names.items()), *lines]))
 
 
-def without_flags(kind: Any) -> Any:
+def without_flags(kind: NumbaType) -> Any:
     """Return a type in which no array is read-only and none is known to be aligned: the code is the same."""
     if isinstance(kind, types.Array):
         return types.Array(kind.dtype, kind.ndim, kind.layout)
@@ -70,7 +73,7 @@ def without_flags(kind: Any) -> Any:
     return kind
 
 
-def type_to_text(kind: Any, names: dict[str, str] | None = None) -> str:
+def type_to_text(kind: NumbaType, names: dict[str, str] | None = None) -> str:
     """Return a type of numba as it stands in the file. Raises ValueError for one that cannot be passed to a library."""
     if isinstance(kind, types.Bytes):
         return "bytes"

@@ -10,10 +10,9 @@ that ends where its caller ends needs no frame of its own: it has the edges of i
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ...kernels.arrays import Int, Int64Array
 from ...kernels.compiled import kernel
 from ...kernels.pointers import array_at
 from .header import (
@@ -72,7 +71,7 @@ from .sets import find_set, hash_of, sort_unique
 
 
 @kernel
-def close(header: Any, count: Any) -> Any:
+def close(header: Int64Array, count: Int) -> Int:
     """Return the state of the core at hand, of `count` numbers, or FULL minus a place."""
     scans, begun = _begin_rules(header, count)
     if scans < 0:
@@ -90,7 +89,7 @@ def close(header: Any, count: Any) -> Any:
 
 
 @kernel
-def _begin_rules(header: Any, count: Any) -> Any:
+def _begin_rules(header: Int64Array, count: Int) -> tuple[Int, Int]:
     """Write the items of the state into `AT_SCAN`, the rules that begin into `AT_RULES`, and who calls each.
 
     Returns how many items these are, or FULL minus a place, and how many rules. Callers of a rule are in a list: `head`
@@ -153,27 +152,28 @@ def _begin_rules(header: Any, count: Any) -> Any:
 
 
 @kernel
-def _make_frames(header: Any, begun: Any) -> Any:
+def _make_frames(header: Int64Array, begun: Int) -> Int:
     """Write the frame of each rule that begins into `AT_LOCAL_OF`; return 0, or FULL minus a place."""
     rule_group = array_at(header[AT_RULE_GROUP], header[AT_RULE_GROUP + 1], np.int32)
     rules = array_at(header[AT_RULES], header[AT_RULES + 1], np.int64)
     local_of = array_at(header[AT_LOCAL_OF], header[AT_LOCAL_OF + 1], np.int64)
     buffer = array_at(header[AT_BUFFER], header[AT_BUFFER + 1], np.int64)
     sort_unique(rules, np.int64(0), begun)  # callers first
-    low: Any = np.int64(0)
+    low: Int = np.int64(0)
     while low < begun:
         group = rule_group[rules[low]]
         high = low + 1
         while high < begun and rule_group[rules[high]] == group:
             high += 1
-        used, loops = np.int64(0), False
+        loops = False
+        used: Int = np.int64(0)
         for member in range(low, high):
             used, waits = _write_edges(header, rules[member], used)
             if used < 0:
                 return used
             loops = loops or waits
-        at: Any = np.int64(0)
-        m: Any = low
+        at: Int = np.int64(0)
+        m: Int = low
         while m < high:
             stop, members = used, high - m
             if not loops:  # no rule waits for another one of them: each is a group of its own
@@ -190,7 +190,7 @@ def _make_frames(header: Any, begun: Any) -> Any:
 
 
 @kernel
-def _write_edges(header: Any, rule: Any, used: Any) -> Any:
+def _write_edges(header: Int64Array, rule: Int, used: Int) -> tuple[Int, bool]:
     """Write the rule, how many edges its frame has, and these into `AT_BUFFER`, from `used` on.
 
     An edge to a frame is a node and the frame plus BIAS. An edge to the frame of a rule of the same group, which is not
@@ -261,7 +261,7 @@ def _write_edges(header: Any, rule: Any, used: Any) -> Any:
 
 
 @kernel
-def _find_frames(header: Any, first: Any, stop: Any, m: Any, members: Any) -> Any:
+def _find_frames(header: Int64Array, first: Int, stop: Int, m: Int, members: Int) -> Int:
     """Return the first frame of a group, or FULL minus a place; it makes them unless there are equal ones.
 
     first, stop: where the group is in `AT_BUFFER`. m, members: its rules in `AT_RULES`.
@@ -318,11 +318,11 @@ def _find_frames(header: Any, first: Any, stop: Any, m: Any, members: Any) -> An
         x += 2 + buffer[x + 1]
         frame_start[frames + k + 1] = edges
     header[NUM_FRAMES], header[NUM_EDGES] = frames + members, edges
-    return frames
+    return np.int64(frames)
 
 
 @kernel
-def _find_state(header: Any, scans: Any) -> Any:
+def _find_state(header: Int64Array, scans: Int) -> Int:
     """Return the state of the first items in `AT_SCAN`, or FULL minus a place; it makes it unless there is one."""
     core = array_at(header[AT_CORE], header[AT_CORE + 1], np.int64)
     scan = array_at(header[AT_SCAN], header[AT_SCAN + 1], np.int64)
@@ -366,4 +366,4 @@ def _find_state(header: Any, scans: Any) -> Any:
     state_start[states + 1], accepts[states] = items + scans, core[0]
     slots[slot] = states
     header[NUM_STATES], header[NUM_ITEMS] = states + 1, items + scans
-    return states
+    return np.int64(states)

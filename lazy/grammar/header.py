@@ -9,10 +9,9 @@ Kernels take names from this file.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ...kernels.arrays import Int64Array
 from ...kernels.compiled import kernel
 from ...kernels.deadline import is_late
 
@@ -71,6 +70,6 @@ UNSEEN = np.uint64((1 << 64) - 1)
 
 
 @kernel
-def must_pause(header: Any) -> bool:
+def must_pause(header: Int64Array) -> bool:
     """Return whether a kernel must return before it is done, as its caller has to look at the clock, or is late."""
     return bool(header[SPENT] > MOST_SPENT and (header[GUARDED] == 0 or is_late()))

@@ -15,7 +15,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +22,11 @@ from numpy.typing import NDArray
 from ...automata.budget import Meter
 from ...automata.network import Network
 from ...errors import BudgetError, RaiseBudget
+from ...kernels.arrays import Int
 from ...kernels.limits import MOST_DEPTH
 from ...kernels.mask_buffers import MaskBuffers
 from ...vocabulary.vocabulary import Vocabulary
+from ..protocol import Open, Stack
 from .header import AT_ACCEPTS, AT_CELLS, AT_ITEM_FRAME, AT_ITEM_POSITION, AT_STATE_START, DEAD, ROOT
 from .masks import follow_token, spread, write_mask
 from .memory import DOING_ALL, GrammarMemory
@@ -76,7 +77,7 @@ class LazyGrammar:
         """Return the state itself."""
         return node
 
-    def fits(self, node: int, stack: Any) -> bool:
+    def fits(self, node: int, stack: Stack) -> bool:
         """Return True: frames never run out."""
         return True
 
@@ -85,7 +86,7 @@ class LazyGrammar:
         with self._lock:
             return bool(self._memory.arrays[AT_ACCEPTS][self._here(node)])
 
-    def advance(self, node: int, stack: Any, token: int, push: Callable[[Any, int], Any]) -> tuple[int, Any] | None:
+    def advance(self, node: int, stack: Open, token: int, push: Callable[[Open, int], Open]) -> tuple[int, Open] | None:
         """Return the state that a token leads to, and the stack as it was; None if it is not allowed."""
         with self._lock:
             here = self._here(node)
@@ -132,12 +133,11 @@ class LazyGrammar:
             self._memory.work_for(len(pairs))
             return int(self._memory.run(lambda: self._enter(pairs)))
 
-    def _enter(self, pairs: list[tuple[int, int]]) -> int:
+    def _enter(self, pairs: list[tuple[int, int]]) -> Int:
         work = self._memory.work_for(len(pairs))
         for at, (node, frame) in enumerate(pairs):  # anew for each call: the kernel writes over them
             work[at] = node << 32 | frame
-        found: int = next_state(self._header, -1, len(pairs))
-        return found
+        return next_state(self._header, -1, len(pairs))
 
     def items(self, state: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Return the positions and the frames of a state."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ...kernels.arrays import Int, Int64Array, Uint32Array
 from ...kernels.compiled import kernel
 from ...kernels.deadline import is_late
 from ...kernels.pointers import array_at
@@ -35,7 +34,7 @@ from .step import next_state
 
 
 @kernel
-def follow_token(header: Any, state: Any, token: Any) -> Any:
+def follow_token(header: Int64Array, state: Int, token: Int) -> int:
     """Return the state that a token's bytes lead to, DEAD also if it has none, or FULL minus a place."""
     start = array_at(header[AT_TEXT_START], header[AT_TEXT_START + 1], np.int64)
     text = array_at(header[AT_TEXT], header[AT_TEXT + 1], np.uint8)
@@ -44,20 +43,20 @@ def follow_token(header: Any, state: Any, token: Any) -> Any:
     classes = header[NUM_CLASSES]
     here = np.int64(state)
     if start[token] == start[token + 1]:
-        return np.int64(DEAD)
+        return DEAD
     for x in range(start[token], start[token + 1]):
         symbol = class_of[text[x]]
         to = np.int64(cells[here * classes + symbol])
         if to == UNKNOWN:
-            to = next_state(header, here, np.int64(symbol))
+            to = np.int64(next_state(header, here, np.int64(symbol)))
         if to < 0:
-            return to
+            return int(to)
         here = to
-    return here
+    return int(here)
 
 
 @kernel
-def spread(header: Any, done: Any) -> Any:
+def spread(header: Int64Array, done: Int) -> Int:
     """Work out all cells of some states behind the first `done`; return how many are done, or FULL minus a place."""
     classes = header[NUM_CLASSES]
     stop = min(header[NUM_STATES], done + 256)
@@ -72,7 +71,7 @@ def spread(header: Any, done: Any) -> Any:
 
 
 @kernel
-def _loops_of(header: Any, state: Any) -> Any:
+def _loops_of(header: Int64Array, state: Int) -> tuple[np.uint64, Int]:
     """Return the groups of characters that lead from a state back to it, and 0, or FULL minus a place."""
     class_of = array_at(header[AT_CLASS_OF], header[AT_CLASS_OF + 1], np.int32)
     loops = array_at(header[AT_LOOPS], header[AT_LOOPS + 1], np.uint64)
@@ -106,7 +105,7 @@ def _loops_of(header: Any, state: Any) -> Any:
 
 
 @kernel
-def write_mask(header: Any, start: Any, out: Any) -> Any:
+def write_mask(header: Int64Array, start: Int, out: Uint32Array) -> Int:
     """Write the mask of a state, without EOS; return 0, or FULL minus a place.
 
     The walk of the trie, in depth-first order, goes as `lazy.pushdown.token_walk` says.
@@ -132,7 +131,7 @@ def write_mask(header: Any, start: Any, out: Any) -> Any:
             continue
         to = np.int64(cells[states[0] * classes + class_of[b]])
         if to == UNKNOWN:
-            to = next_state(header, states[0], np.int64(class_of[b]))
+            to = np.int64(next_state(header, states[0], np.int64(class_of[b])))
         if to < DEAD:
             return to
         if to == DEAD:
@@ -144,7 +143,7 @@ def write_mask(header: Any, start: Any, out: Any) -> Any:
             to = np.int64(cells[before * classes + symbol])
             if to < 0:
                 if to == UNKNOWN:
-                    to = next_state(header, before, np.int64(symbol))
+                    to = np.int64(next_state(header, before, np.int64(symbol)))
                 if to < DEAD:
                     return to
                 if to == DEAD:

@@ -5,11 +5,9 @@ A table of slots holds the numbers of the sets that there are, by open addressin
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from ...automata.hashing import slot_of
+from ...kernels.arrays import Int, Int32Array, Int64Array, slot_of
 from ...kernels.compiled import kernel
 from ...kernels.pointers import array_at
 from .header import (
@@ -30,7 +28,7 @@ from .header import (
 
 
 @kernel
-def hash_of(data: Any, size: Any, seed: Any) -> Any:
+def hash_of(data: Int64Array, size: Int, seed: Int) -> Int:
     """Return a hash of the first numbers of an array."""
     key = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(size)
     for k in range(size):
@@ -40,7 +38,7 @@ def hash_of(data: Any, size: Any, seed: Any) -> Any:
 
 
 @kernel
-def fill_slots(header: Any, at: int) -> None:
+def fill_slots(header: Int64Array, at: int) -> None:
     """Put all sets into a table of slots that has grown; at: its place in the header."""
     slots = array_at(header[at], header[at + 1], np.int32)
     if at == AT_STATE_SLOTS:
@@ -75,7 +73,7 @@ def fill_slots(header: Any, at: int) -> None:
 
 
 @kernel
-def find_set(slots: Any, starts: Any, data: Any, one: Any, size: Any) -> Any:
+def find_set(slots: Int32Array, starts: Int32Array, data: Int64Array, one: Int64Array, size: Int) -> tuple[Int, Int]:
     """Return which set equals the first `size` numbers of `one`, or -1, and its slot, or the slot of a new set."""
     slot = hash_of(one, size, 0) & (slots.size - 1)
     while slots[slot] >= 0:
@@ -94,7 +92,7 @@ def find_set(slots: Any, starts: Any, data: Any, one: Any, size: Any) -> Any:
 
 
 @kernel
-def is_new(seen: Any, stamps: Any, stamp: Any, key: Any) -> Any:
+def is_new(seen: Int64Array, stamps: Int64Array, stamp: Int, key: Int) -> bool:
     """Note a pair, and return whether it is new since the stamp was."""
     slot = slot_of(key, seen.size)
     while stamps[slot] == stamp:
@@ -106,7 +104,7 @@ def is_new(seen: Any, stamps: Any, stamp: Any, key: Any) -> Any:
 
 
 @kernel
-def sort_unique(data: Any, first: Any, stop: Any) -> Any:
+def sort_unique(data: Int64Array, first: Int, stop: Int) -> Int:
     """Sort a part of an array, and leave each number in it once; return where it ends then."""
     if stop - first > 32:
         data[first:stop].sort()

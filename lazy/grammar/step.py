@@ -7,10 +7,9 @@ Otherwise `closure` adds the rules that begin in the core, and makes the state.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ...kernels.arrays import Int, Int64Array
 from ...kernels.compiled import kernel
 from ...kernels.pointers import array_at
 from .closure import close
@@ -53,7 +52,7 @@ from .sets import find_set, is_new, sort_unique
 
 
 @kernel
-def next_state(header: Any, state: Any, symbol: Any) -> Any:
+def next_state(header: Int64Array, state: Int, symbol: Int) -> Int:
     """Return the state that a class of symbols leads to from a state, and write its cell.
 
     If state is -1, return the state of the first `symbol` pairs of a node and a frame in `AT_WORK`.
@@ -72,7 +71,8 @@ def next_state(header: Any, state: Any, symbol: Any) -> Any:
     if header[SPENT] > MOST_SPENT:
         return np.int64(FULL - PAUSE)
     header[SPENT] += 8 + (state_start[state + 1] - state_start[state] if state >= 0 else 0)
-    todo, count = np.int64(symbol), np.int64(1)
+    todo: Int = symbol
+    count: Int = np.int64(1)
     if state >= 0:
         todo, count = _read_symbol(header, state, symbol)
         if todo < 0:
@@ -80,7 +80,7 @@ def next_state(header: Any, state: Any, symbol: Any) -> Any:
     count, accepts = _end_rules(header, todo, count)
     if count < 0:
         return count
-    found = np.int64(DEAD)
+    found: Int = np.int64(DEAD)
     if count > 1 or accepts:
         core[0] = accepts
         found = _state_of_core(header, sort_unique(core, np.int64(1), count))
@@ -90,7 +90,7 @@ def next_state(header: Any, state: Any, symbol: Any) -> Any:
 
 
 @kernel
-def _read_symbol(header: Any, state: Any, symbol: Any) -> Any:
+def _read_symbol(header: Int64Array, state: Int, symbol: Int) -> tuple[Int, Int]:
     """Write what the items of a state read: positions within terminals into the core, nodes behind them into the work.
 
     Returns how many pairs are in the work, or FULL minus a place, and how many numbers are in the core. The first
@@ -134,7 +134,7 @@ def _read_symbol(header: Any, state: Any, symbol: Any) -> Any:
 
 
 @kernel
-def _end_rules(header: Any, todo: Any, count: Any) -> Any:
+def _end_rules(header: Int64Array, todo: Int, count: Int) -> tuple[Int, Int]:
     """End the rules that may end at the pairs in the work, and add all nodes that go on after them to the core.
 
     Returns how many numbers are in the core, or FULL minus a place, and whether a text may end.
@@ -177,7 +177,7 @@ def _end_rules(header: Any, todo: Any, count: Any) -> Any:
 
 
 @kernel
-def _state_of_core(header: Any, count: Any) -> Any:
+def _state_of_core(header: Int64Array, count: Int) -> Int:
     """Return the state of the core at hand, of `count` numbers; or FULL minus a place."""
     core = array_at(header[AT_CORE], header[AT_CORE + 1], np.int64)
     core_start = array_at(header[AT_CORE_START], header[AT_CORE_START + 1], np.int32)

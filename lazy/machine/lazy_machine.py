@@ -12,7 +12,6 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from ...kernels.limits import MOST_DEPTH
 from ...kernels.mask_buffers import MaskBuffers
 from ...kernels.pointers import address_of
 from ...vocabulary.vocabulary import Vocabulary
+from ..protocol import Frames, Open, Stack
 from .header import DONE, FARTHEST, HOME, IN_HOME, LOOKED, NEEDS_SITES, NO_BOUND, NUM_INNER, TO_HOME, WORK
 from .memory import Home, MachineMemory
 from .rules import Rules
@@ -91,7 +91,7 @@ class ByteMachine:
         """Return True: frames are not limited."""
         return True
 
-    def fits(self, node: int, stack: Any) -> bool:
+    def fits(self, node: int, stack: Stack) -> bool:
         """Return True: frames are not limited."""
         return True
 
@@ -169,19 +169,19 @@ class ByteMachine:
         """Return True: rules find ends."""
         return True
 
-    def nearest(self, node: int, stack: Any) -> int:
+    def nearest(self, node: int, stack: Stack) -> int:
         """Return the bytes of a text that ends all that is open, which are as many tokens; 2**30 or more if unknown."""
         state, inner = divmod(node, self.num_inner)
         with self._lock, self._guard.begin():
             found = self._memory.bytes_to_end(state, inner)
             return found + sum(self._memory.bytes_to_end(site, 0) for site in stack.as_array().tolist())
 
-    def farthest(self, node: int, stack: Any) -> int:
+    def farthest(self, node: int, stack: Stack) -> int:
         """Return the most that `nearest` is behind a token that is allowed next, -1 where none is."""
         self.within(node, stack, -1, 0)
         return int(self._header[FARTHEST])
 
-    def text_to_end(self, node: int, stack: Any) -> list[int] | None:
+    def text_to_end(self, node: int, stack: Stack) -> list[int] | None:
         """Return tokens of one byte each, as many as `nearest` says, that end all that is open; None if not known."""
         state, inner = divmod(node, self.num_inner)
         with self._lock, self._guard.begin():
@@ -194,7 +194,7 @@ class ByteMachine:
                 text += own
         return [self._byte_tokens[byte] for byte in text]
 
-    def within(self, node: int, stack: Any, frames: int, room: int) -> NDArray[np.uint32]:
+    def within(self, node: int, stack: Stack, frames: int, room: int) -> NDArray[np.uint32]:
         """Return the tokens behind which `nearest` is below room, and the end token, read-only."""
         buffer = self._buffers.take()
         mask = buffer.shown
@@ -216,7 +216,7 @@ class ByteMachine:
 
     # ---------------------------------------------------------------------------------------------------- tokens
 
-    def advance(self, node: int, stack: Any, token: int, push: Callable[[Any, int], Any]) -> tuple[int, Any] | None:
+    def advance(self, node: int, stack: Open, token: int, push: Callable[[Open, int], Open]) -> tuple[int, Open] | None:
         """Return the place and the stack that a token leads to, None if it is not allowed: see `LazyMachine`."""
         text = self._tokens[token]
         if not text:
@@ -237,7 +237,7 @@ class ByteMachine:
                 stack = push(stack, site)
         return place, stack
 
-    def _read(self, node: int, stack: Any, text: bytes, sites: bytes) -> tuple[int, int, int]:
+    def _read(self, node: int, stack: Frames, text: bytes, sites: bytes) -> tuple[int, int, int]:
         """Return what `read_token` does, with as many sites of the stack as it needs; REFUSED, or DONE for a row."""
         while True:
             is_all = not self.depth or len(sites) >= 4 * stack.height

@@ -22,11 +22,13 @@ in and the frame below; 0 is the bottom.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from ...kernels.arrays import Bool, Int, Int32Array, Int64Array, Uint32Array
 from ...kernels.compiled import entry_of, kernel
 from ...kernels.pointers import array_at
 from ...vocabulary.characters import BYTE_GROUP
@@ -78,7 +80,7 @@ _TOKENS_OF_A_NODE = 4  # writing a power of two of tokens takes as long as readi
 
 
 @kernel(inline="always")
-def _is_live(header: Any, state: Any, inner: Any) -> Any:
+def _is_live(header: Int64Array, state: Int, inner: Int) -> bool:
     """Return whether a state reads a character that begins with the bytes at a place within it."""
     live = array_at(header[AT_LIVE], header[AT_LIVE + 1], np.uint64)
     reach = array_at(header[AT_REACH], header[AT_REACH + 1], np.uint64)
@@ -90,7 +92,7 @@ def _is_live(header: Any, state: Any, inner: Any) -> Any:
 
 
 @kernel(inline="always")
-def _open_frames(header: Any, code: Any, top: Any) -> Any:
+def _open_frames(header: Int64Array, code: Int, top: Int) -> tuple[Int, Int]:
     """Open the frames of a call on top of a frame; return the state that it leads to, and the innermost frame."""
     call_start = array_at(header[AT_CALL_START], header[AT_CALL_START + 1], np.int32)
     call_states = array_at(header[AT_CALL_STATES], header[AT_CALL_STATES + 1], np.int32)
@@ -109,7 +111,9 @@ def _open_frames(header: Any, code: Any, top: Any) -> Any:
 
 
 @kernel
-def _next_place(header: Any, state: Any, inner: Any, byte: Any, top: Any, looked_at: Any) -> Any:
+def _next_place(
+    header: Int64Array, state: Int, inner: Int, byte: Int, top: Int, looked_at: Int
+) -> tuple[Int, Int, Int]:
     """Return what a byte leads to: (what, inner, frame).
 
     looked_at: frames up to this number were open where the token begins: `LOOKED` says how many of them were closed.
@@ -155,7 +159,7 @@ def _next_place(header: Any, state: Any, inner: Any, byte: Any, top: Any, looked
 
 
 @kernel
-def _take_sites(header: Any, sites: Any) -> None:
+def _take_sites(header: Int64Array, sites: Int32Array) -> None:
     """Note the frames that are open where a walk begins."""
     frames = array_at(header[AT_FRAMES], header[AT_FRAMES + 1], np.int64)
     ends = array_at(header[AT_ENDS], header[AT_ENDS + 1], np.int64)
@@ -166,7 +170,7 @@ def _take_sites(header: Any, sites: Any) -> None:
 
 
 @kernel(inline="always")
-def _stays_at_home(header: Any, begins: Any, byte: Any, inner: Any, to: Any) -> Any:
+def _stays_at_home(header: Int64Array, begins: Bool, byte: Int, inner: Int, to: Int) -> Bool:
     """Return whether a byte behind a place at home leads to one at home.
 
     begins: whether it is the first of a walk that does not begin at home. to: the state that it leads to.
@@ -180,7 +184,7 @@ def _stays_at_home(header: Any, begins: Any, byte: Any, inner: Any, to: Any) -> 
 
 
 @kernel
-def _begin(header: Any, place: Any, open_sites: Any, out: Any, before_at: Any) -> Any:
+def _begin(header: Int64Array, place: Int, open_sites: Int32Array, out: Uint32Array, before_at: Int) -> Int:
     """Note where a walk begins, and write the mask before it; return how many levels are at home."""
     node = array_at(header[AT_NODE], header[AT_NODE + 1], np.int32)
     level = array_at(header[AT_LEVELS], header[AT_LEVELS + 1], np.int64)
@@ -198,8 +202,8 @@ def _begin(header: Any, place: Any, open_sites: Any, out: Any, before_at: Any) -
 
 @kernel
 def write_mask(
-    header_at: int, place: int, sites: Any, mask_at: int, goes_on: bool, room: int, before_at: int
-) -> Any:  # fmt: skip
+    header_at: int, place: int, sites: bytes, mask_at: int, goes_on: bool, room: int, before_at: int
+) -> Int:  # fmt: skip
     """Write the tokens that a place allows, without the end token, for the frames that are open.
 
     sites: the states to go on in behind open frames, the outermost first, int32, as bytes. goes_on: whether the walk
@@ -226,7 +230,7 @@ def write_mask(
     begin, home, in_home = place // header[NUM_INNER], np.int64(header[HOME]), np.uint64(header[IN_HOME])
     at_home = np.int64(header[AT_HOME])  # levels from the topmost on that only characters of `before_at` lead to
     if not goes_on:
-        at_home, d = _begin(header, place, open_sites, out, before_at), np.int64(0)
+        at_home, d = np.int64(_begin(header, place, open_sites, out, before_at)), np.int64(0)
     while True:
         at = OF_LEVEL * d
         i, state = level[at], level[at + 2]
@@ -237,7 +241,7 @@ def write_mask(
             continue
         if rows[state] < 0:
             header[LEVEL], header[AT_HOME] = d, at_home
-            return state
+            return np.int64(state)
         inner, n = level[at + 3], OF_NODE * i
         level[at] = i + 1
         is_home = d < at_home and (d > 0 or begin == home)
@@ -295,7 +299,7 @@ def write_mask(
 
 
 @kernel
-def read_token(header_at: int, place: int, text: Any, sites: Any, is_all: bool) -> Any:
+def read_token(header_at: int, place: int, text: bytes, sites: bytes, is_all: bool) -> tuple[Int, Int, Int]:
     """Read a token from a place: return (the place that it leads to, frames that it closes, frames that it opens).
 
     sites: the states to go on in behind open frames, the outermost first, int32, as bytes. is_all: whether these are
@@ -310,8 +314,10 @@ def read_token(header_at: int, place: int, text: Any, sites: Any, is_all: bool) 
     open_sites = np.frombuffer(sites, np.int32)
     height, nothing = np.int64(open_sites.size), np.int64(0)
     _take_sites(header, open_sites)
-    header[NUM_FRAMES], header[LOOKED], top = height + 1, 0, height
-    state, inner = place // header[NUM_INNER], place % header[NUM_INNER]
+    header[NUM_FRAMES], header[LOOKED] = height + 1, 0
+    top: Int = height
+    state: Int = place // header[NUM_INNER]
+    inner: Int = place % header[NUM_INNER]
     for x in range(len(text)):
         state, inner, top = _next_place(header, state, inner, np.int64(text[x]), top, height)
         if header[LOOKED] > height and not is_all:
@@ -332,8 +338,8 @@ def read_token(header_at: int, place: int, text: Any, sites: Any, is_all: bool) 
 class EntryPoints(NamedTuple):
     """The kernels that Python calls, without numba's check of the arguments: see `entry_of`."""
 
-    write_mask: Any
-    read_token: Any
+    write_mask: Callable[..., int]
+    read_token: Callable[..., tuple[int, int, int]]
 
 
 @cache

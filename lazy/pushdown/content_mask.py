@@ -8,11 +8,12 @@ a few tokens, which `_read_each` reads. Otherwise it starts from the mask of wha
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ...automata.state_ranges import DEAD, PHASES, RETURN
+from ...kernels.arrays import BoolArray, ByteArray, Int, Int32Array, Int64Array, Uint32Array, Uint64Array
 from ...kernels.compiled import kernel
 from ...kernels.pointers import array_at
 from ...vocabulary.characters import BYTE_GROUP, UNCLEAN
@@ -47,11 +48,11 @@ from .header import (
     OF_CACHE,
     PLAIN,
     READS_LITTLE,
+    token_trie,
 )
 from .mask_words import MaskWords, copy_words, difference, differing_words, list_exits
 from .step import code_of
 from .token_walk import FreeTokens, OpenStack, Template, walk_tokens
-from .trie import token_trie
 from .utf8 import continues
 
 _LARGE_SUBTREE = 4096
@@ -69,18 +70,18 @@ _MOST_TRANSITIONS = 1 << 14
 class _Path(NamedTuple):
     """What `_walk_within` keeps for each level of the trie."""
 
-    at: Any  # the next node
-    stop: Any  # the node after the last
-    state: Any  # of the content
-    rest: Any  # characters that may still begin
-    phase: Any  # 0, or how far within an escape
-    is_free: Any  # whether all so far was read freely
-    groups: Any  # what is read freely from here on, as far as it is known
-    reach: Any  # and down to which level
+    at: Int64Array  # the next node
+    stop: Int64Array  # the node after the last
+    state: Int64Array  # of the content
+    rest: Int64Array  # characters that may still begin
+    phase: Int64Array  # 0, or how far within an escape
+    is_free: BoolArray  # whether all so far was read freely
+    groups: Uint64Array  # what is read freely from here on, as far as it is known
+    reach: Int64Array  # and down to which level
 
 
 @kernel
-def _walk_within(header: Any, start: Any, out: Any, free_tokens: Any, exits: Any) -> Any:
+def _walk_within(header: Int64Array, start: Int, out: Uint32Array, free_tokens: FreeTokens, exits: Int32Array) -> bool:
     """Set the bits of the tokens that a state reads within its string, and list those that end it.
 
     The state is outside escapes. The walk goes as `token_walk` says, and `walk_tokens` goes on where any characters may
@@ -127,7 +128,7 @@ def _walk_within(header: Any, start: Any, out: Any, free_tokens: Any, exits: Any
         at[d] = i + 1
         b, n, q = np.int64(byte[i]), OF_NODE * i, state[d]
         begun, behind = node[n + NODE_TOKENS], node[n + NODE_TOKENS + 2]  # the tokens at and below the node
-        step = np.int64(0)
+        step: Int = np.int64(0)
         if phase[d] or b == 0x5C:
             here = first + PHASES * (q + (most - rest[d] if most >= 0 else 0) * label.size) + phase[d]
             code = content_code(header, record, here, b)
@@ -169,7 +170,7 @@ def _walk_within(header: Any, start: Any, out: Any, free_tokens: Any, exits: Any
             looks += 1
             more = (most - after) * label.size if most >= 0 else 0
             some, ahead, _, _ = free_of_content(header, first + PHASES * (to + more))
-            groups[d + 1], reach[d + 1] = some, d + 1 + abs(ahead)  # a character has at least one byte
+            groups[d + 1], reach[d + 1] = some, d + 1 + abs(np.int64(ahead))  # a character has at least one byte
         elif free_set.size and free_set[to] >= 0:
             groups[d + 1], reach[d + 1] = np.uint64(sets[2 * (free_set[to] & MOST_FREE_SETS - 1)]), ALL_BYTES
         elif reach[d] < ALL_BYTES and continues(b, 1, groups[d]):  # within a character
@@ -180,7 +181,7 @@ def _walk_within(header: Any, start: Any, out: Any, free_tokens: Any, exits: Any
 
 
 @kernel
-def _clear_in_order(header: Any, start: Any, out: Any) -> None:
+def _clear_in_order(header: Int64Array, start: Int, out: Uint32Array) -> None:
     """Clear the bits of the tokens of plain characters that a state does not read; all of these are set.
 
     The state is outside escapes. One sweep over the trie in depth-first order takes a fifth of the time for each node
@@ -241,7 +242,7 @@ def _clear_in_order(header: Any, start: Any, out: Any) -> None:
 
 
 @kernel
-def write_content(header_at: int, node: int, base: int, cache: int, buffer: int, slab: int) -> Any:
+def write_content(header_at: int, node: int, base: int, cache: int, buffer: int, slab: int) -> tuple[Int, Int, Int]:
     """Write the base of a state of a string by its content, as `bases.Base` has it.
 
     header_at: the address of the header. base: the address of a base of what the state reads freely, with the rest in
@@ -293,8 +294,9 @@ def write_content(header_at: int, node: int, base: int, cache: int, buffer: int,
 
 @kernel
 def _write_base(
-    header: Any, slab: Any, mask_at: Any, out: Any, words: Any, exits: Any, symbol_of: Any, count: Any, last: Any
-) -> Any:
+    header: Int64Array, slab: Int, mask_at: Int, out: Uint32Array, words: Int, exits: Int32Array,
+    symbol_of: Int32Array, count: Int, last: Int,
+) -> Int:  # fmt: skip
     """Write the numbers of a base, its exits, and its words into a slab; return how many numbers of 64 bits.
 
     mask_at: the address of the mask from which `out` differs in `words` words; where words is -1, `out` is written
@@ -317,7 +319,10 @@ def _write_base(
 
 
 @kernel
-def _read_each(header: Any, node: Any, mask: Any, text: Any, start: Any, token: Any, exits: Any) -> Any:
+def _read_each(
+    header: Int64Array, node: Int, mask: Uint32Array, text: ByteArray, start: Int32Array, token: Int32Array,
+    exits: Int32Array,
+) -> Int:  # fmt: skip
     """Read tokens one by one from a state that reads any characters: those that end it or have other escapes.
 
     mask: of such states, with only the escapes that a character needs. text, start, token: the tokens and their bytes.
@@ -355,7 +360,7 @@ def _read_each(header: Any, node: Any, mask: Any, text: Any, start: Any, token: 
 
 
 @kernel
-def _by_label(exits: Any, symbol_of: Any, last: Any, count: Any, out: Any) -> None:
+def _by_label(exits: Int32Array, symbol_of: Int32Array, last: Int, count: Int, out: Int32Array) -> None:
     """Write listed tokens that have a symbol into `out`, sorted by label: all tokens, then symbols, then labels.
 
     last: the last label. count: how many tokens these are.

@@ -6,11 +6,12 @@ The DFA reads the characters that a string means. A state of the string also kno
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ...automata.state_ranges import DEAD, PHASES, RETURN
+from ...kernels.arrays import Bool, ByteArray, Int, Int16Array, Int32Array, Int64Array, Uint16Array
 from ...kernels.compiled import kernel
 from ...kernels.pointers import array_at
 from .header import AT_ANY_STRING, AT_CONTENTS, OF_CONTENT, UNBOUNDED, record_of
@@ -19,33 +20,33 @@ from .header import AT_ANY_STRING, AT_CONTENTS, OF_CONTENT, UNBOUNDED, record_of
 class ContentState(NamedTuple):
     """A state of a string by its content, with the arrays of the content."""
 
-    first: Any  # the string's first state
-    class_of: Any  # (256,)
-    transition: Any  # (states * classes,)
-    label: Any  # (states,)
-    needed: Any  # (states,) characters that must follow, or empty
-    free: Any  # the state of the content after which anything may come, -1 if there is none
-    state: Any  # of the content
-    left: Any  # characters that may begin after one more
-    most: Any  # characters, -1 for any number
-    free_set: Any  # (states,) which pair of `AT_FREE_SETS` each state reads, -1 for none, or empty
+    first: Int  # the string's first state
+    class_of: Uint16Array  # (256,)
+    transition: Int32Array  # (states * classes,)
+    label: Int32Array  # (states,)
+    needed: Int32Array  # (states,) characters that must follow, or empty
+    free: Int  # the state of the content after which anything may come, -1 if there is none
+    state: Int  # of the content
+    left: Int  # characters that may begin after one more
+    most: Int  # characters, -1 for any number
+    free_set: Int16Array  # (states,) which pair of `AT_FREE_SETS` each state reads, -1 for none, or empty
 
 
 @kernel
-def content_at(header: Any, here: Any) -> Any:
+def content_at(header: Int64Array, here: Int) -> Int:
     """Return the address of the record of the content that a state belongs to."""
     return record_of(header[AT_CONTENTS], header[AT_CONTENTS + 1], OF_CONTENT, here)
 
 
 @kernel
-def is_in_content(content: Any, here: Any) -> Any:
+def is_in_content(content: Int, here: Int) -> bool:
     """Return whether a state belongs to the content at an address."""
     first, _, _, _, states, _, _, most, _, _ = array_at(content, OF_CONTENT, np.int64)
-    return first <= here < first + PHASES * states * (most + 1 if most >= 0 else 1)
+    return bool(first <= here < first + PHASES * states * (most + 1 if most >= 0 else 1))
 
 
 @kernel
-def content_of(content: Any, here: Any) -> Any:
+def content_of(content: Int, here: Int) -> ContentState:
     """Return the `ContentState` of a state, from the content at an address."""
     first, classes_at, transitions_at, labels_at, states, classes, free, most, needed_at, free_set_at = array_at(
         content, OF_CONTENT, np.int64
@@ -62,7 +63,7 @@ def content_of(content: Any, here: Any) -> Any:
 
 
 @kernel
-def row_at(content: Any, here: Any) -> Any:
+def row_at(content: Int, here: Int) -> Int:
     """Return the address of the transitions of a state, 0 if it is within an escape."""
     first, _, transitions_at, _, states, classes, _, _, _, _ = array_at(content, OF_CONTENT, np.int64)
     q = (here - first) // PHASES
@@ -70,13 +71,13 @@ def row_at(content: Any, here: Any) -> Any:
 
 
 @kernel
-def leads_to_end(needed: Any, left: Any, target: Any) -> Any:
+def leads_to_end(needed: Int32Array, left: Int, target: Int) -> Bool:
     """Return whether the content can still end after a state, if `left` more characters may begin."""
     return target >= 0 and (not needed.size or 0 <= needed[target] <= left)
 
 
 @kernel
-def _reads_some(row: Any, class_of: Any, low: Any, high: Any, needed: Any, left: Any) -> Any:
+def _reads_some(row: Int32Array, class_of: Uint16Array, low: Int, high: Int, needed: Int32Array, left: Int) -> bool:
     """Return whether a row of a content reads one of the characters low .. high and can still end."""
     last = -1
     for c in range(low, high + 1):
@@ -88,7 +89,7 @@ def _reads_some(row: Any, class_of: Any, low: Any, high: Any, needed: Any, left:
 
 
 @kernel
-def plain_code(header: Any, content: Any, row: Any, here: Any, byte: Any) -> Any:
+def plain_code(header: Int64Array, content: Int, row: Int, here: Int, byte: Int) -> Int:
     """Return the code of a state outside escapes and a byte; row: the address that `row_at` found."""
     first, classes_at, _, labels_at, states, _, free, most, needed_at, _ = array_at(content, OF_CONTENT, np.int64)
     if byte == 0x22:
@@ -103,11 +104,11 @@ def plain_code(header: Any, content: Any, row: Any, here: Any, byte: Any) -> Any
         return np.int64(DEAD)
     if most >= 0:
         return content_code(header, content, here, byte)
-    return header[AT_ANY_STRING] if to == free else first + to * PHASES
+    return np.int64(header[AT_ANY_STRING] if to == free else first + to * PHASES)
 
 
 @kernel
-def next_plain_child(content: Any, row: Any, here: Any, byte: Any, i: Any, last: Any) -> Any:
+def next_plain_child(content: Int, row: Int, here: Int, byte: ByteArray, i: Int, last: Int) -> Int:
     """Return the next node in i .. last whose byte a state outside escapes may read, or `last`."""
     first, classes_at, _, labels_at, states, _, _, _, _, _ = array_at(content, OF_CONTENT, np.int64)
     to, class_of = array_at(row, 256, np.int32), array_at(classes_at, 256, np.uint16)
@@ -121,7 +122,7 @@ def next_plain_child(content: Any, row: Any, here: Any, byte: Any, i: Any, last:
 
 
 @kernel
-def content_code(header: Any, content: Any, here: Any, byte: Any) -> Any:
+def content_code(header: Int64Array, content: Int, here: Int, byte: Int) -> Int:
     """Return the code of a state and a byte; content: its address."""
     first, class_of, transition, label, needed, free, q, left, most, _ = content_of(content, here)
     classes = transition.size // label.size
@@ -169,7 +170,7 @@ def content_code(header: Any, content: Any, here: Any, byte: Any) -> Any:
     if target < 0:
         return np.int64(DEAD)
     if target == free:
-        return header[AT_ANY_STRING]
+        return np.int64(header[AT_ANY_STRING])
     if character & 0xC0 == 0x80:  # within a character, which was counted when it began
         left += 1
     if not leads_to_end(needed, left, target):

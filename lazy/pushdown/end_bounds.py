@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from ...automata.content_bytes import NO_WAY, bytes_of
 from ...automata.pushdown import PushdownMachine
 from ...automata.state_ranges import KEYS, STRINGS, TEXTS
 from ...automata.word_tries import USE_SITE
+from ..protocol import Stack
 from .shortest_ends import FRAME, AnchorOf, LibraryEnds, SearchError, ShortestEnds
 
 _MOST_TOKENS = 8192  # that are followed one by one
@@ -60,7 +61,7 @@ class EndBounds:
         self._machine, self._shortest, self._quoted, self._follow = machine, shortest, quoted, follow
         self._next: dict[tuple[int, int], list[_Next]] = {}  # by state and the site on top
 
-    def nearest(self, node: int, stack: Any) -> int:
+    def nearest(self, node: int, stack: Stack) -> int:
         """Return in how many bytes a text can end; `NO_WAY` or more where that is not known."""
         self._shortest.left = _MOST_SEARCHED
         try:
@@ -68,7 +69,7 @@ class EndBounds:
         except _TOO_FAR:
             return NO_WAY
 
-    def farthest(self, node: int, stack: Any, mask: NDArray[np.uint32]) -> int:
+    def farthest(self, node: int, stack: Stack, mask: NDArray[np.uint32]) -> int:
         """Return the most that `nearest` is behind one of the tokens of a mask, those allowed next, or more.
 
         -1 where none is, `NO_WAY` or more where that is not known. An end token must not be among them.
@@ -79,7 +80,7 @@ class EndBounds:
         except _TOO_FAR:
             return NO_WAY
 
-    def _farthest(self, node: int, stack: Any, mask: NDArray[np.uint32]) -> int:
+    def _farthest(self, node: int, stack: Stack, mask: NDArray[np.uint32]) -> int:
         most = self._within(node, self._far(stack))
         places = self._next.get((node, stack.site))
         if places is None:
@@ -92,7 +93,7 @@ class EndBounds:
             most = max(most, self._nearest_behind(stack, place))
         return most
 
-    def within(self, node: int, stack: Any, mask: NDArray[np.uint32], room: int) -> NDArray[np.uint32]:
+    def within(self, node: int, stack: Stack, mask: NDArray[np.uint32], room: int) -> NDArray[np.uint32]:
         """Return the tokens of a mask behind which `nearest` is below room."""
         sites: bytes = stack.sites()
         known: dict[_Next, bool] = {}
@@ -111,7 +112,7 @@ class EndBounds:
                 found[token >> 5] |= np.uint32(1 << (token & 31))
         return found
 
-    def _nearest_behind(self, stack: Any, place: _Next) -> int:
+    def _nearest_behind(self, stack: Stack, place: _Next) -> int:
         """Return `nearest` behind a token."""
         state, popped, pushed = place
         for _ in range(popped):
@@ -121,7 +122,7 @@ class EndBounds:
             far = self._behind(site, far)
         return self._nearest(state, far)
 
-    def _followed(self, node: int, stack: Any, mask: NDArray[np.uint32]) -> list[_Next] | None:
+    def _followed(self, node: int, stack: Stack, mask: NDArray[np.uint32]) -> list[_Next] | None:
         """Return where tokens lead, each place once; None if they are too many to follow."""
         tokens = _tokens_of(mask)
         if len(tokens) > _MOST_TOKENS:
@@ -141,7 +142,7 @@ class EndBounds:
         """Return the same for a stack with one more site on it."""
         return [NO_WAY, *(self._nearest(to, below) if to >= 0 else NO_WAY for to in self._shortest.leads(site))]
 
-    def _far(self, stack: Any) -> Far:
+    def _far(self, stack: Stack) -> Far:
         waiting = []
         while stack.far is None and stack.below is not None:
             waiting.append(stack)

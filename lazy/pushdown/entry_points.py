@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,14 +20,14 @@ from .step import read_token
 class EntryPoints(NamedTuple):
     """The compiled kernels, by name."""
 
-    write_mask: Any
-    write_content: Any
-    reads_little: Any
-    restore: Any
-    read_token: Any
-    write_free: Any
-    write_short: Any
-    frames_behind: Any
+    write_mask: Callable[..., tuple[int, int, int, int]]
+    write_content: Callable[..., tuple[int, int, int]]
+    reads_little: Callable[..., bool]
+    restore: Callable[..., None]
+    read_token: Callable[..., tuple[int, int, int]]
+    write_free: Callable[..., None]
+    write_short: Callable[..., None]
+    frames_behind: Callable[..., int]
 
 
 @cache

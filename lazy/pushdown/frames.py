@@ -6,12 +6,11 @@ frames run out, a token is allowed only if the frames left are enough for all th
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ...automata.state_ranges import KEYS, PHASES, STRINGS, TEXTS
 from ...automata.word_tries import KEY_END, KEY_LABEL, KEY_LIKE, KEY_STOP, OF_KEY, OF_USE
+from ...kernels.arrays import Int, Int32Array, Int64Array
 from ...kernels.compiled import kernel
 from ...kernels.limits import MOST_DEPTH
 from ...kernels.pointers import array_at
@@ -31,7 +30,7 @@ from .word_tries import site_of_use, state_behind, use_at
 
 
 @kernel
-def fits(header: Any, pushed: Any, popped: Any, state: Any, real: Any, frames: Any) -> Any:
+def fits(header: Int64Array, pushed: Int32Array, popped: Int, state: Int, real: Int32Array, frames: Int) -> bool:
     """Return whether all that is open after a token can be left within the depth.
 
     pushed: sites that the token pushes. popped: how many of `real`, the open sites before it, the token pops. frames:
@@ -63,15 +62,16 @@ def fits(header: Any, pushed: Any, popped: Any, state: Any, real: Any, frames: A
         left += frames_behind(header, state, top)
     elif state < state_frames.size:
         left += state_frames[state]
-    return max(most, left) <= header[AT_DEPTH]
+    return bool(max(most, left) <= header[AT_DEPTH])
 
 
 @kernel
-def frames_behind(header: Any, here: Any, top: Any) -> Any:
+def frames_behind(header: Int64Array, here: Int, top: Int) -> Int:
     """Return how many frames the cheapest end of a word state or a content state requires; top: the site on top."""
     if not header[AT_STATE_FRAMES + 1]:
         return np.int64(0)
-    least, hoped = np.int64(MOST_DEPTH), np.int64(MOST_DEPTH)  # over ends that are certain, and over the others
+    least: Int = np.int64(MOST_DEPTH)  # over ends that are certain
+    hoped: Int = np.int64(MOST_DEPTH)  # over the others
     if here >= TEXTS:
         content = content_at(header, here)
         first, _, _, _, states, _, _, _, _, _ = array_at(content, OF_CONTENT, np.int64)
@@ -105,7 +105,7 @@ def frames_behind(header: Any, here: Any, top: Any) -> Any:
 
 
 @kernel
-def _better(header: Any, least: Any, hoped: Any, state: Any) -> Any:
+def _better(header: Int64Array, least: Int, hoped: Int, state: Int) -> tuple[Int, Int]:
     """Return the fewest frames over certain ends and over the others, with one more end, which leads to `state`.
 
     DEAD is no end. An end is certain if it can be left within the frames that it requires, whatever comes.

@@ -5,15 +5,16 @@ The answer holds for all states of the content that the search comes to, so that
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ...automata.state_ranges import PHASES
+from ...kernels.arrays import Int, Int64Array, Uint16Array
 from ...kernels.compiled import kernel
 from ...kernels.pointers import array_at
 from ...vocabulary.characters import BYTE_GROUP
-from .content_strings import content_at, content_of, leads_to_end
+from .content_strings import ContentState, content_at, content_of, leads_to_end
 from .free_rows import MANY_BYTES, MOST_BYTES_AHEAD, MOST_STATES_AHEAD, MOST_TRIES
 from .header import ALL_BYTES, AT_FREE_SETS, AT_SHARES, ESCAPED, FOUND_HERE, IS_TOTAL, MOST_FREE_SETS, PLAIN, UNBOUNDED
 from .utf8 import byte_range, next_phase, num_groups
@@ -25,14 +26,14 @@ class ByteClasses(NamedTuple):
     Row 8 holds the characters that JSON escapes, and DEL.
     """
 
-    of: Any  # (9, 256) classes, of which the first `count` are used
-    phase: Any  # (9, 256) the phase that follows
-    group: Any  # (9, 256) the group of the character that begins, in rows 0 and 8
-    count: Any  # (9,)
+    of: Int64Array  # (9, 256) classes, of which the first `counts` are used
+    phase: Int64Array  # (9, 256) the phase that follows
+    group: Int64Array  # (9, 256) the group of the character that begins, in rows 0 and 8
+    counts: Int64Array  # (9,)
 
 
 @kernel
-def _classes_of(class_of: Any) -> Any:
+def _classes_of(class_of: Uint16Array) -> ByteClasses:
     """Return the `ByteClasses` of a content's classes (256,)."""
     of, phases, group = np.empty((9, 256), np.int64), np.empty((9, 256), np.int64), np.empty((9, 256), np.int64)
     count = np.empty(9, np.int64)
@@ -46,7 +47,7 @@ def _classes_of(class_of: Any) -> Any:
                     continue
                 name = np.int64(BYTE_GROUP[0x7F if b == 0x7F else 0x5C])
             else:
-                after = next_phase(b, phase)
+                after = np.int64(next_phase(b, phase))
                 if phase == 0:
                     name = np.int64(BYTE_GROUP[b])
                     if not (PLAIN >> np.uint64(name)) & np.uint64(1):
@@ -60,7 +61,9 @@ def _classes_of(class_of: Any) -> Any:
 
 
 @kernel
-def _content_ahead(content: Any, byte_classes: Any, groups: Any, queue: Any) -> Any:
+def _content_ahead(
+    content: ContentState, byte_classes: ByteClasses, groups: np.uint64, queue: Int64Array
+) -> tuple[Int, np.uint64, np.uint64, Int]:
     """Return how far a state of a content reads all characters of some groups.
 
     queue: room for the states that the search comes to, 8 * state + phase each.
@@ -143,23 +146,23 @@ def _content_ahead(content: Any, byte_classes: Any, groups: Any, queue: Any) -> 
 
 
 @kernel
-def _reads_little(here: Any, content: Any) -> Any:
+def _reads_little(here: Int, content: ContentState) -> bool:
     """Return whether a state reads few characters, or is within an escape."""
     width, read = content.transition.size // content.label.size, 0
     for b in range(0x20, 0x7F):
         to = content.transition[content.state * width + content.class_of[b]]
-        read += leads_to_end(content.needed, content.left, to)
+        read += bool(leads_to_end(content.needed, content.left, to))
     return read < MANY_BYTES or (here - content.first) % PHASES != 0
 
 
 @kernel
-def reads_little(header: Any, here: int) -> bool:
+def reads_little(header: Int64Array, here: int) -> bool:
     """Return whether a state reads few characters, or is within an escape: a walk finds its mask quickly."""
     return bool(_reads_little(np.int64(here), content_of(content_at(header, here), np.int64(here))))
 
 
 @kernel
-def free_of_content(header: Any, here: Any) -> Any:
+def free_of_content(header: Int64Array, here: Int) -> tuple[np.uint64, Int, np.uint64, bool]:
     """Return what a state reads freely: groups, bytes and other groups as `_content_ahead` has them.
 
     Also returns whether the state reads any characters, as do all states that follow.
@@ -191,21 +194,24 @@ def free_of_content(header: Any, here: Any) -> Any:
 
 
 @kernel
-def _num_others(content: Any, groups: Any) -> Any:
+def _num_others(content: ContentState, groups: np.uint64) -> Int:
     """Return how many ASCII characters outside some groups a state reads."""
     width, read = content.transition.size // content.label.size, 0
     for b in range(0x20, 0x7F):
         other = not groups & (np.uint64(1) << np.uint64(BYTE_GROUP[b]))
         to = content.transition[content.state * width + content.class_of[b]]
-        read += other and leads_to_end(content.needed, content.left, to)
+        read += bool(other and leads_to_end(content.needed, content.left, to))
     return read
 
 
 @kernel
-def _most_tokens(header: Any, content: Any, byte_classes: Any, queue: Any) -> Any:
+def _most_tokens(
+    header: Int64Array, content: ContentState, byte_classes: ByteClasses, queue: Int64Array
+) -> tuple[np.uint64, Int, np.uint64, Int, float]:
     """Return groups, bytes, others and size, as `_content_ahead` has them, that cover most tokens; and how many."""
     groups = PLAIN
-    best, most = (groups, np.int64(0), np.uint64(0), np.int64(0)), -1.0
+    best: tuple[np.uint64, Int, np.uint64, Int] = (groups, np.int64(0), np.uint64(0), np.int64(0))
+    most = -1.0
     for _ in range(MOST_TRIES):
         length, others, dropped, size = _content_ahead(content, byte_classes, groups, queue)
         tokens = _tokens_of(header, groups, length)
@@ -219,7 +225,10 @@ def _most_tokens(header: Any, content: Any, byte_classes: Any, queue: Any) -> An
 
 
 @kernel
-def _note(header: Any, content: Any, byte_classes: Any, queue: Any, groups: Any, others: Any, tokens: Any) -> Any:
+def _note(
+    header: Int64Array, content: ContentState, byte_classes: ByteClasses, queue: Int64Array, groups: np.uint64,
+    others: np.uint64, tokens: float,
+) -> bool:  # fmt: skip
     """Note a pair of sets for all states in the queue; return whether these read any characters.
 
     A state keeps another pair by which more than `tokens` tokens are read freely. Nothing is noted if `AT_FREE_SETS`
@@ -235,7 +244,7 @@ def _note(header: Any, content: Any, byte_classes: Any, queue: Any, groups: Any,
         return False
     sets[2 * at], sets[2 * at + 1] = np.int64(groups), np.int64(others)
     header[AT_FREE_SETS + 1] = max(header[AT_FREE_SETS + 1], at + 1)
-    total = groups == PLAIN and _stays(content, byte_classes.of[8, : byte_classes.count[8]], queue)
+    total = groups == PLAIN and _stays(content, byte_classes.of[8, : byte_classes.counts[8]], queue)
     last, is_less = np.int64(-1), False  # the pair that was looked at last, and whether it covers fewer tokens
     for x in range(queue.size):
         to = queue[x] >> 3
@@ -248,14 +257,14 @@ def _note(header: Any, content: Any, byte_classes: Any, queue: Any, groups: Any,
 
 
 @kernel
-def _tokens_of(header: Any, groups: Any, found: Any) -> Any:
+def _tokens_of(header: Int64Array, groups: np.uint64, found: Int) -> float:
     """Return about how many tokens a state reads freely, by its groups and bytes or negative characters.
 
     The estimate takes groups to be independent. It leaves the first character of tokens out of account: behind a first
     character of another group the walk comes to a state that is often known already.
     """
     share = array_at(header[AT_SHARES], header[AT_SHARES + 1], np.float64)
-    tokens = share[64 + min(abs(found), share.size - 65)] if found else 0.0
+    tokens = np.float64(share[64 + min(abs(np.int64(found)), np.int64(share.size - 65))]) if found else 0.0
     others = PLAIN & ~groups
     for g in range(64):
         if (others >> np.uint64(g)) & np.uint64(1):
@@ -264,7 +273,7 @@ def _tokens_of(header: Any, groups: Any, found: Any) -> Any:
 
 
 @kernel
-def _stays(content: Any, classes: Any, queue: Any) -> Any:
+def _stays(content: ContentState, classes: Int64Array, queue: Int64Array) -> bool:
     """Return whether all states in the queue that are between characters read all of some classes.
 
     They must lead to one another or to the free state.

@@ -7,11 +7,10 @@ the walk of the trie skips them.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ...automata.state_ranges import DEAD, UNWRITTEN
+from ...kernels.arrays import Int, Int32Array, Int64Array
 from ...kernels.compiled import kernel
 from ...kernels.pointers import array_at
 from ...vocabulary.characters import BYTE_GROUP, IS_SIGN, UNCLEAN
@@ -30,11 +29,11 @@ MOST_TRIES = 8
 
 
 @kernel
-def _reads_rest(header: Any, rows: Any, state: Any, phase: Any) -> Any:
+def _reads_rest(header: Int64Array, rows: Int32Array, state: Int, phase: Int) -> bool:
     """Return whether a state within a character reads every rest of the character that is UTF-8."""
     low, high = byte_range(phase)
     after = next_phase(low, phase)
-    last = np.int64(0)
+    last: Int = np.int64(0)
     for c in range(low, high + 1):
         to = code_of(header, rows, state, c)
         if to <= 0 or (to != last and after and not _reads_rest(header, rows, to, after)):
@@ -44,7 +43,7 @@ def _reads_rest(header: Any, rows: Any, state: Any, phase: Any) -> Any:
 
 
 @kernel
-def groups_read(header: Any, rows: Any, state: Any, groups: Any) -> Any:
+def groups_read(header: Int64Array, rows: Int32Array, state: Int, groups: np.uint64) -> np.uint64:
     """Return which of some groups a state reads whole, without leaving its frame."""
     last, last_phase, reads = np.int64(-1), np.int64(-1), True
     for b in range(256):
@@ -52,9 +51,9 @@ def groups_read(header: Any, rows: Any, state: Any, groups: Any) -> Any:
         bit = np.uint64(1) << np.uint64(group)
         if group == UNCLEAN or not groups & bit:
             continue
-        to, phase = code_of(header, rows, state, b), np.int64(next_phase(b, 0))
+        to, phase = np.int64(code_of(header, rows, state, b)), np.int64(next_phase(b, 0))
         if to != last or phase != last_phase:
-            reads = to > 0 and (not phase or _reads_rest(header, rows, to, phase))
+            reads = bool(to > 0 and (not phase or _reads_rest(header, rows, to, phase)))
             last, last_phase = to, phase
         if not reads:
             groups &= ~bit
@@ -62,14 +61,14 @@ def groups_read(header: Any, rows: Any, state: Any, groups: Any) -> Any:
 
 
 @kernel
-def _usual_groups(header: Any, rows: Any, start: Any) -> Any:
+def _usual_groups(header: Int64Array, rows: Int32Array, start: Int) -> np.uint64:
     """Return the groups that a state reads, except characters after which it reads less than half of these."""
     one = np.uint64(1)
     groups = groups_read(header, rows, start, ~(one << np.uint64(UNCLEAN)))
     last, dropped = np.int64(-1), np.uint64(0)
     for b in range(128):
         bit = one << np.uint64(BYTE_GROUP[b])
-        to = code_of(header, rows, start, b)
+        to = np.int64(code_of(header, rows, start, b))
         if not groups & bit or to == last:
             continue
         last = to
@@ -81,7 +80,7 @@ def _usual_groups(header: Any, rows: Any, start: Any) -> Any:
 
 
 @kernel
-def free_of_row(header: Any, start: Any) -> Any:
+def free_of_row(header: Int64Array, start: Int) -> tuple[np.uint64, Int, np.uint64, Int]:
     """Return what a state reads freely: groups, and over how many bytes, at most `MOST_BYTES_AHEAD`.
 
     Also returns the groups of all other characters that it reads up to there, and a state that must be written before
@@ -106,7 +105,7 @@ def free_of_row(header: Any, start: Any) -> Any:
 
 
 @kernel
-def _row_ahead(header: Any, rows: Any, start: Any, groups: Any) -> Any:
+def _row_ahead(header: Int64Array, rows: Int32Array, start: Int, groups: np.uint64) -> tuple[Int, np.uint64, Int, Int]:
     """Return over how many bytes a state reads all characters of some groups, and which other groups it reads.
 
     Also returns a state that must be written first, or DONE; and the group of a sign after which the state reads less,
@@ -123,7 +122,7 @@ def _row_ahead(header: Any, rows: Any, start: Any, groups: Any) -> Any:
         low, high = (0, 0xFF) if phase == 0 else byte_range(phase)
         last, last_phase = np.int64(-1), np.int64(-1)
         for b in range(low, high + 1):
-            to, after = code_of(header, rows, here, b), np.int64(next_phase(b, phase))
+            to, after = np.int64(code_of(header, rows, here, b)), np.int64(next_phase(b, phase))
             if phase == 0 and not (groups >> np.uint64(BYTE_GROUP[b])) & one:
                 if to != DEAD:
                     others |= one << np.uint64(BYTE_GROUP[b])

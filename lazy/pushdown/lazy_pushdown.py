@@ -11,7 +11,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable
 from sys import byteorder
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import finalize
 
 import numpy as np
@@ -23,6 +23,7 @@ from ...automata.state_ranges import DEAD, KEYS, PHASES, STRINGS, TEXTS
 from ...automata.word_tries import KEY_LIKE, USE_SITE
 from ...kernels.limits import MOST_DEPTH
 from ...kernels.pointers import address_of
+from ..protocol import Open, Stack
 from .bases import Base
 from .end_bounds import EndBounds, EndRule
 from .entry_points import entry_points
@@ -327,7 +328,7 @@ class LazyPushdown:
         """Return whether the frames left are enough to push a site."""
         return frames + max(int(not self.is_leaf(site)), _required_by(self._required()[1], site)) <= self.depth
 
-    def fits(self, node: int, stack: Any) -> bool:
+    def fits(self, node: int, stack: Stack) -> bool:
         """Return whether the frames left are enough to leave all that is open."""
         with self._lock:
             of_state, of_site, _ = self._required()
@@ -353,16 +354,16 @@ class LazyPushdown:
         """Whether it is known how many tokens an end is away at most."""
         return self._end_rule is not None
 
-    def nearest(self, node: int, stack: Any) -> int:
+    def nearest(self, node: int, stack: Stack) -> int:
         """Return a number of tokens in which a text can end; `NO_WAY` or more where that is not known."""
         with self._lock:
             self._growth.check()
             return self._bounds().nearest(node, stack)
 
-    def text_to_end(self, node: int, stack: Any) -> None:
+    def text_to_end(self, node: int, stack: Stack) -> None:
         """Return None: searches for bounds keep no texts."""
 
-    def farthest(self, node: int, stack: Any) -> int:
+    def farthest(self, node: int, stack: Stack) -> int:
         """Return the most that `nearest` is behind a token that is allowed next, or more; -1 where none is.
 
         Frames must not be about to run out.
@@ -371,7 +372,7 @@ class LazyPushdown:
             mask, _, _ = self.mask(node, stack.sites(), -1)
             return self._bounds().farthest(node, stack, self._without_eos(mask))
 
-    def within(self, node: int, stack: Any, frames: int, room: int) -> NDArray[np.uint32]:
+    def within(self, node: int, stack: Stack, frames: int, room: int) -> NDArray[np.uint32]:
         """Return the mask of the tokens behind which `nearest` is below room, and of EOS, read-only.
 
         frames: as of `mask`.
@@ -414,7 +415,7 @@ class LazyPushdown:
 
     # ----------------------------------------------------------------------------------------------- tokens
 
-    def advance(self, node: int, stack: Any, token: int, push: Callable[[Any, int], Any]) -> tuple[int, Any] | None:
+    def advance(self, node: int, stack: Open, token: int, push: Callable[[Open, int], Open]) -> tuple[int, Open] | None:
         """Return the state and stack that a token leads to, None if it is not allowed.
 
         stack: `site` on top of the stack `below`, None at the bottom, `height` of them; `packed` has all sites after a

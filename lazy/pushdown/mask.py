@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from ...kernels.arrays import Int, Int32Array, Int64Array
 from ...kernels.compiled import kernel
 from ...kernels.mask_buffers import ALL_WORDS
 from ...kernels.pointers import array_at
@@ -40,17 +41,17 @@ NO_WALK = -2
 class Exits(NamedTuple):
     """The exits of a base: tokens that end its string, and go on behind it."""
 
-    token: Any
-    symbol: Any  # of the rest behind the end
-    characters: Any  # that the token reads before the end, or empty where these do not matter
-    label: Any  # with which the string ends, rising, or empty if all are 0
+    token: Int32Array
+    symbol: Int32Array  # of the rest behind the end
+    characters: Int32Array  # that the token reads before the end, or empty where these do not matter
+    label: Int32Array  # with which the string ends, rising, or empty if all are 0
 
 
 @kernel
 def write_mask(
-    header_at: int, node: int, template: int, site: int, base: int, least: int, most: int, frames: int, sites: Any,
+    header_at: int, node: int, template: int, site: int, base: int, least: int, most: int, frames: int, sites: bytes,
     buffer: int, ends: bool, freely: int,
-) -> Any:  # fmt: skip
+) -> tuple[Int, Int, Int, Int]:  # fmt: skip
     """Write the mask of a state and a stack: see `LazyPushdown.mask`.
 
     header_at: the address of the header. template, site: see `token_walk.Template`; NO_WALK if the base says all. base,
@@ -76,11 +77,12 @@ def write_mask(
         array_at(base, OF_BASE, np.int64)
     )
     # an address makes an array of the type that all calls of `walk_tokens` pass
-    packed: Any = np.frombuffer(sites, np.int32)
+    packed = np.frombuffer(sites, np.int32)
     real = array_at(packed.ctypes.data, packed.size, np.int32)
     words = words_of(buffer, header[AT_WORDS], array_at(mask_at, size, np.uint32))
     renew(words, whole != 0, array_at(differ_at, differing, np.uint32))
-    work, looked = nothing, np.int64(frames >= 0 and real.size > 0)  # near the depth the site on top matters
+    work = nothing
+    looked: Int = np.int64(frames >= 0 and real.size > 0)  # near the depth the site on top matters
     if exits:
         looked = max(looked, np.int64(site < 0))
     if exits and (site >= 0 or real.size):
@@ -108,7 +110,9 @@ def write_mask(
 
 
 @kernel(inline="always")
-def _write_exits(header: Any, exits: Any, site: Any, stack: Any, words: Any, least: Any, most: Any) -> Any:
+def _write_exits(
+    header: Int64Array, exits: Exits, site: Int, stack: OpenStack, words: MaskWords, least: Int, most: Int
+) -> tuple[Int, Int, Int]:
     """Set the bits of the exits whose rests are read behind the end of the string.
 
     site: the site that says where the string's end leads, -1 for the one on top of the stack. Returns as `walk_tokens`
@@ -122,7 +126,8 @@ def _write_exits(header: Any, exits: Any, site: Any, stack: Any, words: Any, lea
     alive = np.empty((header[AT_SYMBOLS] + 31) >> 5, np.uint32)  # the rests that are read
     rests = MaskWords(alive, alive[:0], alive[:0])
     none, nothing, no_list = Template(np.int64(-1), np.int64(-1)), FreeTokens(np.uint64(0), np.int64(0)), symbol[:0]
-    looked, work, first = np.int64(0), np.int64(0), np.int64(0)
+    looked: Int = np.int64(0)
+    work, first = np.int64(0), np.int64(0)
     while first < token.size:
         stop, to = np.int64(token.size), np.int64(site_start[left])
         if label.size:
@@ -139,7 +144,7 @@ def _write_exits(header: Any, exits: Any, site: Any, stack: Any, words: Any, lea
             if state != DONE:
                 return state, looked, work
             if frames >= 0:
-                looked = max(looked, min(popped + 1, real.size))
+                looked = max(looked, min(np.int64(popped + 1), np.int64(real.size)))
             if empty >= 0 and (frames < 0 or fits(header, real[:0], popped, start, real, frames)):
                 alive[empty >> 5] |= np.uint32(1) << np.uint32(empty & 31)
             for x in range(first, stop):
@@ -152,9 +157,12 @@ def _write_exits(header: Any, exits: Any, site: Any, stack: Any, words: Any, lea
 
 
 @kernel(inline="always")
-def _write_walk(header: Any, node: Any, stack: Any, template: Any, free: Any, words: Any) -> Any:
+def _write_walk(
+    header: Int64Array, node: Int, stack: OpenStack, template: Template, free: FreeTokens, words: MaskWords
+) -> tuple[Int, Int, Int]:
     """Set and clear the bits of the tokens that a walk of the trie finds; return as `walk_tokens` does."""
-    no_list, work = stack.sites[:0], np.int64(0)
+    no_list = stack.sites[:0]
+    work: Int = np.int64(0)
     if stack.frames < 0 and not free.length and template.state < 0 and has_own_walk(header, node):
         high = np.int64(array_at(header[AT_NODE], OF_NODE, np.int32)[NODE_CHILD])
         left, work = walk_string(header, node, np.int64(0), high, words)
@@ -168,7 +176,7 @@ def _write_walk(header: Any, node: Any, stack: Any, template: Any, free: Any, wo
 
 
 @kernel
-def _note_words(header: Any, words: Any) -> Any:
+def _note_words(header: Int64Array, words: MaskWords) -> Int:
     """Write the words that differ from the base into `differing_words`; return how many, -1 if too many."""
     out, _, noted = words
     if noted[0] == ALL_WORDS:

@@ -6,10 +6,11 @@ The next mask of the same base then rewrites only these words.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from ...kernels.arrays import Bool, Int, Int32Array, Int64Array, Uint32Array, Uint64Array
 from ...kernels.compiled import kernel
 from ...kernels.mask_buffers import ALL_WORDS, MOST_NOTED
 from ...kernels.pointers import array_at
@@ -22,20 +23,20 @@ WORDS_AT_ONCE = 8
 class MaskWords(NamedTuple):
     """A mask that a kernel writes."""
 
-    out: Any  # (words,) uint32
-    base: Any  # (words,) the mask that `out` began as, empty where that is 0
-    noted: Any  # how many words differ from the base, and which; empty if nobody asks
+    out: Uint32Array  # (words,) uint32
+    base: Uint32Array  # (words,) the mask that `out` began as, empty where that is 0
+    noted: Uint32Array  # how many words differ from the base, and which; empty if nobody asks
 
 
 @kernel
-def words_of(buffer: Any, words: Any, base: Any) -> Any:
+def words_of(buffer: Int, words: Int, base: Uint32Array) -> MaskWords:
     """Return the mask of a `MaskBuffer` at an address; base: the mask that it is written from."""
     noted = array_at(buffer + 4 * words, 1 + MOST_NOTED, np.uint32)
     return MaskWords(array_at(buffer, words, np.uint32), base, noted)
 
 
 @kernel(inline="always")
-def by_address(words: Any) -> Any:
+def by_address(words: MaskWords) -> MaskWords:
     """Return the same words as arrays without reference counts."""
     return MaskWords(
         array_at(words.out.ctypes.data, words.out.size, np.uint32),
@@ -45,7 +46,7 @@ def by_address(words: Any) -> Any:
 
 
 @kernel
-def set_token(words: Any, token: Any, allowed: Any) -> None:
+def set_token(words: MaskWords, token: Int, allowed: Bool) -> None:
     """Set or clear the bit of a token, and note its word if it differs from the base from now on."""
     out, mask, noted = words
     w, bit = np.uint64(token) >> np.uint64(5), np.uint32(1) << np.uint32(token & 31)
@@ -62,7 +63,7 @@ def set_token(words: Any, token: Any, allowed: Any) -> None:
 
 
 @kernel(inline="always")
-def set_tokens(words: Any, token: Any, first: Any, stop: Any, allowed: Any) -> None:
+def set_tokens(words: MaskWords, token: Int32Array, first: Int, stop: Int, allowed: Bool) -> None:
     """Set or clear the bits of token[first:stop], and note their words where words are noted."""
     if words.noted.size > 0:
         for x in range(first, stop):
@@ -76,7 +77,7 @@ def set_tokens(words: Any, token: Any, first: Any, stop: Any, allowed: Any) -> N
 
 
 @kernel
-def copy_words(mask: Any, out: Any) -> None:
+def copy_words(mask: Uint32Array, out: Uint32Array) -> None:
     """Write a mask into out, or 0 if the mask is empty."""
     if mask.size:
         for w in range(np.uint64(mask.size)):  # ten times as fast as a slice, which might overlap
@@ -87,7 +88,7 @@ def copy_words(mask: Any, out: Any) -> None:
 
 
 @kernel
-def renew(words: Any, whole: Any, differ: Any) -> None:
+def renew(words: MaskWords, whole: bool, differ: Uint32Array) -> None:
     """Write the base of a mask into it, then the words at the places in `differ`, and note these places.
 
     whole: the buffer does not hold the base yet. Otherwise only the words noted in it are written.
@@ -106,7 +107,7 @@ def renew(words: Any, whole: Any, differ: Any) -> None:
 
 
 @kernel
-def restore(base: int, words: int, buffer: int, differ: Any) -> None:
+def restore(base: int, words: int, buffer: int, differ: bytes) -> None:
     """Write a mask into a buffer from a note: the words in which it differs from a base.
 
     base, buffer: addresses. words: of a mask. differ: bytes of uint32, two numbers of the owner, then places and words.
@@ -117,13 +118,13 @@ def restore(base: int, words: int, buffer: int, differ: Any) -> None:
 
 
 @kernel
-def differing_words(header: Any) -> Any:
+def differing_words(header: Int64Array) -> Uint32Array:
     """Return the memory before the scratch, which takes the words in which a mask differs: place and word in turn."""
     return array_at(header[AT_SCRATCH] - 8 * MOST_NOTED, 2 * MOST_NOTED, np.uint32)
 
 
 @kernel
-def difference(header: Any, base: Any, out: Any) -> Any:
+def difference(header: Int64Array, base: Uint32Array, out: Uint32Array) -> Int:
     """Write the words in which a mask differs from a base into `differing_words`; return how many, -1 if too many."""
     differ = differing_words(header)
     # with signed indices numba checks for negative ones, and makes no vector code
@@ -147,7 +148,7 @@ def difference(header: Any, base: Any, out: Any) -> Any:
 
 
 @kernel
-def write_free(characters: Any, groups: Any, out: Any) -> None:
+def write_free(characters: Uint64Array, groups: np.uint64, out: Uint32Array) -> None:
     """Set the bits of the tokens whose characters are all of some groups; characters: the groups of each token (V,)."""
     read = np.empty(32 * out.size, np.uint8)
     read[characters.size :] = 0
@@ -162,7 +163,7 @@ def write_free(characters: Any, groups: Any, out: Any) -> None:
 
 
 @kernel
-def write_short(mask: Any, token: Any, short: int, out: Any) -> None:
+def write_short(mask: Uint32Array, token: Int32Array, short: int, out: Uint32Array) -> None:
     """Write the part of a mask that is of token[:short]; token: all tokens."""
     one = np.uint32(1)
     if short + short > token.size:
@@ -176,7 +177,7 @@ def write_short(mask: Any, token: Any, short: int, out: Any) -> None:
 
 
 @kernel
-def list_exits(exits: Any, token: Any, first: Any, stop: Any, label: Any) -> None:
+def list_exits(exits: Int32Array, token: Int32Array, first: Int, stop: Int, label: Int) -> None:
     """Append token[first:stop] to a list of tokens that end a string with a label: exits[0] is how many there are."""
     count = np.int64(exits[0])
     for x in range(first, stop):

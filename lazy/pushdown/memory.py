@@ -105,7 +105,7 @@ class PushdownMemory:
         put(self.header, AT_PUSHED, pushed)
         self.pushed = pushed.data  # the sites that the last token pushed
         self._strings = np.zeros((3, 0), np.int64)
-        self._arrays: tuple[NDArray[Any], ...] = (np.zeros(0),) * 8
+        self._arrays: tuple[NDArray[Any], ...] = (np.zeros(0, np.int32),) * 8
         self._contents = np.zeros(OF_CONTENT, np.int64)
         self.numbers: list[StringNumbers] = []  # of each content
         # the first states of contents, of counted strings, and of uses of word tries

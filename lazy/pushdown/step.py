@@ -6,12 +6,11 @@ a row of codes. The codes of all others are worked out.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ...automata.state_ranges import CALL, DEAD, KEEP, KEYS, RETURN, STRINGS, TEXTS, UNWRITTEN
 from ...automata.word_tries import KEY_LIKE, OF_KEY, OF_USE
+from ...kernels.arrays import Bool, Int, Int32Array, Int64Array
 from ...kernels.compiled import kernel
 from ...kernels.pointers import array_at
 from .content_strings import content_at, content_code
@@ -34,7 +33,7 @@ from .word_tries import use_at, word_code
 
 
 @kernel
-def code_without_row(header: Any, here: Any, byte: Any) -> Any:
+def code_without_row(header: Int64Array, here: Int, byte: Int) -> Int:
     """Return the code of a state without a row and a byte."""
     if here < STRINGS:
         return word_code(header, use_at(header, here), here, byte)
@@ -44,19 +43,19 @@ def code_without_row(header: Any, here: Any, byte: Any) -> Any:
 
 
 @kernel
-def code_of(header: Any, rows: Any, here: Any, byte: Any) -> Any:
+def code_of(header: Int64Array, rows: Int32Array, here: Int, byte: Int) -> Int:
     """Return the code of a state and a byte."""
     return np.int64(rows[here << 8 | byte]) if here < KEYS else code_without_row(header, here, byte)
 
 
 @kernel
-def is_state_or_dead(code: Any) -> Any:
+def is_state_or_dead(code: Int) -> Bool:
     """Return whether a code is a state or DEAD."""
     return code > 0 or code == DEAD
 
 
 @kernel
-def is_any_string(header: Any, state: Any) -> Any:
+def is_any_string(header: Int64Array, state: Int) -> Bool:
     """Return whether a state reads every token that lies within a string, as any string does.
 
     That holds in a counted string far from its bound, and towards a key where any other key may come.
@@ -71,7 +70,7 @@ def is_any_string(header: Any, state: Any) -> Any:
     if state < STRINGS:
         keys = array_at(header[AT_KEYS], header[AT_KEYS + 1], np.int32)
         first, _, trie, _ = array_at(use_at(header, state), OF_USE, np.int64)
-        return keys[OF_KEY * (state - first + trie) + KEY_LIKE] == header[AT_ANY_STRING]
+        return bool(keys[OF_KEY * (state - first + trie) + KEY_LIKE] == header[AT_ANY_STRING])
     if state >= TEXTS:
         return False
     first, states, _, high = string_at(header, state)
@@ -80,7 +79,7 @@ def is_any_string(header: Any, state: Any) -> Any:
 
 
 @kernel
-def read_token(header_at: int, node: int, text: Any, sites: Any) -> Any:
+def read_token(header_at: int, node: int, text: bytes, sites: bytes) -> tuple[Int, Int, Int]:
     """Read a token from a state.
 
     header_at: the address of the header. sites: the open return sites, or some on top, int32, as bytes.
@@ -96,7 +95,8 @@ def read_token(header_at: int, node: int, text: Any, sites: Any) -> Any:
     site_states = array_at(header[AT_SITE_STATES], header[AT_SITE_STATES + 1], np.int32)
     pushed = array_at(header[AT_PUSHED], header[AT_PUSHED + 1], np.int32)
     open_sites = np.frombuffer(sites, np.int32)
-    here, nothing = np.int64(node), np.int64(0)
+    here: Int = node
+    nothing = np.int64(0)
     at = popped = height = nothing
     while at < len(text):
         code = code_of(header, rows, here, np.int64(text[at]))

@@ -7,58 +7,58 @@ stays within the string. Where a token leaves the string, or goes on where any c
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ...automata.state_ranges import DEAD, KEYS, PHASES, STRINGS, TEXTS
 from ...automata.word_tries import KEY_BYTE, KEY_CHILD, KEY_LABEL, KEY_NEXT, OF_KEY, OF_USE
+from ...kernels.arrays import Bool, Int, Int64Array
 from ...kernels.compiled import kernel
 from ...kernels.pointers import array_at
 from ...vocabulary.token_trie import NODE_CHILD, NODE_STOP, NODE_TOKENS, OF_NODE
 from .content_strings import content_at, content_of, leads_to_end
 from .counted_strings import counted_code
-from .header import AT_ANY_STRING, AT_KEYS, AT_LEVELS, AT_SCRATCH, MOST_PENDING, OF_CONTENT, OF_LEVEL
-from .mask_words import set_token
+from .header import AT_ANY_STRING, AT_KEYS, AT_LEVELS, AT_SCRATCH, MOST_PENDING, OF_CONTENT, OF_LEVEL, token_trie
+from .mask_words import MaskWords, set_token
 from .step import is_any_string
-from .trie import token_trie
 from .word_tries import leads_somewhere, site_of_use, use_at
 
 
 class StringLevels(NamedTuple):
     """What a walk of one string keeps for each level of the trie."""
 
-    at: Any  # the next node
-    stop: Any  # the node after the last
-    state: Any
-    more: Any  # the next child in a word trie, or how many characters may begin
+    at: Int64Array  # the next node
+    stop: Int64Array  # the node after the last
+    state: Int64Array
+    more: Int64Array  # the next child in a word trie, or how many characters may begin
 
 
 @kernel
-def scratch_size(levels: Any) -> Any:
+def scratch_size(levels: Int) -> Int:
     """Return how many numbers of 64 bits a walk keeps for so many levels of the trie."""
     return levels * OF_LEVEL + (levels * levels >> 1) + 1
 
 
 @kernel
-def pending_parts(header: Any) -> Any:
+def pending_parts(header: Int64Array) -> Int64Array:
     """Return the memory for pending parts: a state, the first node, and the node after the last, for each part."""
     return array_at(header[AT_SCRATCH] + 16 * scratch_size(header[AT_LEVELS]), 3 * MOST_PENDING, np.int64)
 
 
 @kernel
-def has_own_walk(header: Any, state: Any) -> Any:
+def has_own_walk(header: Int64Array, state: Int) -> Bool:
     """Return whether a state has a walk of its own."""
     if STRINGS <= state < TEXTS:
         return not is_any_string(header, state)
     if state >= TEXTS:
         first = array_at(content_at(header, state), OF_CONTENT, np.int64)[0]
-        return (state - first) % PHASES == 0
+        return bool((state - first) % PHASES == 0)
     return KEYS <= state < STRINGS and site_of_use(header, state) >= 0
 
 
 @kernel
-def walk_string(header: Any, start: Any, low: Any, high: Any, words: Any) -> Any:
+def walk_string(header: Int64Array, start: Int, low: Int, high: Int, words: MaskWords) -> tuple[Int, Int]:
     """Set the bits of the tokens that a state reads within its string, from nodes low .. high on.
 
     The state is one that `has_own_walk`. Returns how many parts are pending, -1 if these are too many, and how many
@@ -79,7 +79,9 @@ def walk_string(header: Any, start: Any, low: Any, high: Any, words: Any) -> Any
 
 
 @kernel
-def _walk_words(header: Any, start: Any, words: Any, level: Any, pending: Any) -> Any:
+def _walk_words(
+    header: Int64Array, start: Int, words: MaskWords, level: StringLevels, pending: Int64Array
+) -> tuple[Int, Int]:
     """Walk as `walk_string` does, from a word state."""
     byte, node, _, token = token_trie(header)
     at, stop, state, next_one = level
@@ -125,7 +127,9 @@ def _walk_words(header: Any, start: Any, words: Any, level: Any, pending: Any) -
 
 
 @kernel
-def _walk_counted(header: Any, start: Any, words: Any, level: Any, pending: Any) -> Any:
+def _walk_counted(
+    header: Int64Array, start: Int, words: MaskWords, level: StringLevels, pending: Int64Array
+) -> tuple[Int, Int]:
     """Walk as `walk_string` does, from a state of a counted string."""
     byte, node, _, token = token_trie(header)
     at, stop, state, _ = level
@@ -161,7 +165,9 @@ def _walk_counted(header: Any, start: Any, words: Any, level: Any, pending: Any)
 
 
 @kernel
-def _walk_content(header: Any, start: Any, words: Any, level: Any, pending: Any) -> Any:
+def _walk_content(
+    header: Int64Array, start: Int, words: MaskWords, level: StringLevels, pending: Int64Array
+) -> tuple[Int, Int]:
     """Walk as `walk_string` does, from a state of a string by its content, outside escapes."""
     byte, node, _, token = token_trie(header)
     at, stop, state, rest = level

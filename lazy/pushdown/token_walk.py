@@ -18,11 +18,12 @@ The other walks of the trie follow the same plan: `string_walks`, `content_mask`
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ...automata.state_ranges import CALL, DEAD, KEEP, KEYS, RETURN, STRINGS, TEXTS, UNWRITTEN
+from ...kernels.arrays import Bool, Int, Int32Array, Int64Array
 from ...kernels.compiled import kernel
 from ...kernels.pointers import array_at
 from ...vocabulary.token_trie import NODE_CHARACTERS, NODE_CHILD, NODE_REACH, NODE_STOP, NODE_TOKENS, OF_NODE
@@ -42,11 +43,12 @@ from .header import (
     DONE,
     HEADER,
     SETS_OF_NODE,
+    Trie,
+    trie_of,
 )
-from .mask_words import by_address, list_exits, set_tokens
+from .mask_words import MaskWords, by_address, list_exits, set_tokens
 from .step import code_of, is_any_string, is_state_or_dead
 from .string_walks import has_own_walk, pending_parts, scratch_size, walk_string
-from .trie import trie_of
 from .utf8 import continues
 from .word_tries import is_in_use, next_differing_child, next_word_child, state_behind, use_at, word_code
 
@@ -61,43 +63,43 @@ _IN_ANY_STRING = 2
 class OpenStack(NamedTuple):
     """The stack where a walk begins."""
 
-    sites: Any  # the open return sites, the outermost first, int32
-    popped: Any  # how many of these are popped already
-    frames: Any  # open frames that count towards the depth, -1 where the depth cannot matter
+    sites: Int32Array  # the open return sites, the outermost first, int32
+    popped: Int  # how many of these are popped already
+    frames: Int  # open frames that count towards the depth, -1 where the depth cannot matter
 
 
 class Template(NamedTuple):
     """The library state whose mask the words hold already, -1 if there is none."""
 
-    state: Any
-    site: Any  # the site that the state at hand pushes in addition, -1 if it pushes none
+    state: Int
+    site: Int  # the site that the state at hand pushes in addition, -1 if it pushes none
 
 
 class FreeTokens(NamedTuple):
     """Tokens of which the words hold already whether they are allowed, as their characters are in free groups."""
 
-    others: Any  # the groups that are not free
-    length: Any  # bytes of the longest of these tokens: negative for any number, 0 if there are no such tokens
+    others: np.uint64  # the groups that are not free
+    length: Int  # bytes of the longest of these tokens: negative for any number, 0 if there are no such tokens
 
 
 class Levels(NamedTuple):
     """What a walk keeps for each level of the trie, about the path that leads to the nodes of the level."""
 
-    at: Any  # the next node
-    stop: Any  # the node after the last
-    state: Any
-    height: Any  # sites that the path pushed
-    pops: Any  # open sites that the path popped
-    template: Any  # the template's state, DEAD if it reads this no more, or _ENDED
-    inside: Any  # _FREE, _IN_ANY_STRING, or 0
-    row: Any  # what `row_at` finds of a state of a content
-    record: Any  # the address of the use or of the content that the state belongs to
-    is_alike: Any  # 1 if the stack is that of the template
-    stack: Any  # (levels, levels) the sites that the path pushed, flat
+    at: Int64Array  # the next node
+    stop: Int64Array  # the node after the last
+    state: Int64Array
+    height: Int64Array  # sites that the path pushed
+    pops: Int64Array  # open sites that the path popped
+    template: Int64Array  # the template's state, DEAD if it reads this no more, or _ENDED
+    inside: Int64Array  # _FREE, _IN_ANY_STRING, or 0
+    row: Int64Array  # what `row_at` finds of a state of a content
+    record: Int64Array  # the address of the use or of the content that the state belongs to
+    is_alike: Int64Array  # 1 if the stack is that of the template
+    stack: Int32Array  # (levels, levels) the sites that the path pushed, flat
 
 
 @kernel(inline="always")
-def _levels_at(where: Any, levels: Any) -> Any:
+def _levels_at(where: Int, levels: Int) -> Levels:
     """Return the levels that lie at an address: see `scratch_size`."""
     return Levels(
         array_at(where, levels, np.int64), array_at(where + 8 * levels, levels, np.int64),
@@ -110,7 +112,7 @@ def _levels_at(where: Any, levels: Any) -> Any:
 
 
 @kernel(inline="always")
-def _begin(header: Any, level: Any, d: Any, state: Any, parent: Any, record: Any) -> None:
+def _begin(header: Int64Array, level: Levels, d: Int, state: Int, parent: Int, record: Int) -> None:
     """Find the row and the record of the state of a level; parent: the state above, with its record, or -1."""
     level.row[d] = level.record[d] = 0
     if state >= TEXTS:
@@ -122,7 +124,7 @@ def _begin(header: Any, level: Any, d: Any, state: Any, parent: Any, record: Any
 
 
 @kernel(inline="always")
-def _next_child(header: Any, rows: Any, trie: Any, level: Any, d: Any, free: Any) -> Any:
+def _next_child(header: Int64Array, rows: Int32Array, trie: Trie, level: Levels, d: Int, free: FreeTokens) -> Int:
     """Return the next node of a level that the walk must look at, or the node after the last.
 
     It passes over the nodes below which the words are right already, and over those that are certainly not read.
@@ -154,11 +156,11 @@ def _next_child(header: Any, rows: Any, trie: Any, level: Any, d: Any, free: Any
         i = next_word_child(header, level.record[d], here, byte, i, last)
     elif level.row[d] and template == DEAD:  # with a template the walk has to clear bits
         i = next_plain_child(level.record[d], level.row[d], here, byte, i, last)
-    return i
+    return np.int64(i)
 
 
 @kernel(inline="always")
-def _code_in(header: Any, rows: Any, level: Any, d: Any, here: Any, c: Any) -> Any:
+def _code_in(header: Int64Array, rows: Int32Array, level: Levels, d: Int, here: Int, c: Int) -> Int:
     """Return the code of the state of a level and a byte."""
     if here < KEYS:
         return np.int64(rows[here << 8 | c])
@@ -173,8 +175,9 @@ def _code_in(header: Any, rows: Any, level: Any, d: Any, here: Any, c: Any) -> A
 
 @kernel(inline="always")
 def _leave(
-    header: Any, pushed: Any, top: Any, real: Any, code: Any, here: Any, c: Any, h: Any, p: Any, looked: Any
-) -> Any:
+    header: Int64Array, pushed: Int32Array, top: Int, real: Int32Array, code: Int, here: Int, c: Int, h: Int, p: Int,
+    looked: Int,
+) -> tuple[Int, Int, Int, Int, Int]:  # fmt: skip
     """Follow returns with a byte c: pop sites until a code is no return.
 
     pushed: from `top` on, the h sites that the path pushed. p: how many of the open sites in `real` are popped.
@@ -211,9 +214,12 @@ def _leave(
 
 
 @kernel
-def walk_pending(header: Any, parts: Any, sites: Any, words: Any, exits: Any) -> Any:
+def walk_pending(
+    header: Int64Array, parts: Int, sites: Int32Array, words: MaskWords, exits: Int32Array
+) -> tuple[Int, Int, Int]:
     """Set the bits of the tokens in the pending parts that `walk_string` left; return as `walk_tokens` does."""
-    pending, looked, work = pending_parts(header), np.int64(0), np.int64(0)
+    pending, work = pending_parts(header), np.int64(0)
+    looked: Int = np.int64(0)
     none, nothing = Template(np.int64(-1), np.int64(-1)), FreeTokens(np.uint64(0), np.int64(0))
     stack = OpenStack(sites, np.int64(0), np.int64(-1))
     for x in range(parts):
@@ -228,7 +234,10 @@ def walk_pending(header: Any, parts: Any, sites: Any, words: Any, exits: Any) ->
 
 
 @kernel
-def _walk_own(header: Any, state: Any, low: Any, high: Any, words: Any, exits: Any, real: Any, pushed: Any) -> Any:
+def _walk_own(
+    header: Int64Array, state: Int, low: Int, high: Int, words: MaskWords, exits: Int32Array, real: Int32Array,
+    pushed: Int32Array,
+) -> tuple[Int, Int, Int, bool]:  # fmt: skip
     """Walk a string that `has_own_walk`, from nodes low .. high on, and then the parts that it leaves pending.
 
     real, pushed: the open sites, the upper ones pushed by the path. Returns as `walk_tokens` does, and whether that was
@@ -244,7 +253,7 @@ def _walk_own(header: Any, state: Any, low: Any, high: Any, words: Any, exits: A
 
 
 @kernel(inline="always")
-def _reads_alike(header: Any, code: Any, template: Any, most: Any) -> Any:
+def _reads_alike(header: Int64Array, code: Int, template: Int, most: Int) -> Bool:
     """Return whether a state reads `most` bytes as the template's state does."""
     if STRINGS <= code < TEXTS:
         return equals_any_string(header, code, template, most)
@@ -253,9 +262,9 @@ def _reads_alike(header: Any, code: Any, template: Any, most: Any) -> Any:
 
 # One loop: its body reads a node, and leaves the node early in nine ways. Parts of it that stand alone are above.
 def _walk_tokens(
-    header: Any, rests: Any, start: Any, stack: Any, template: Any, free: Any, words: Any, exits: Any, low: Any,
-    high: Any, within: Any = None,
-) -> Any:  # fmt: skip
+    header: Int64Array, rests: Int, start: Int, stack: OpenStack, template: Template, free: FreeTokens,
+    words: MaskWords, exits: Int32Array, low: Int, high: Int, within: bool | None = None,
+) -> tuple[Int, Int, Int]:  # fmt: skip
     """Set and clear the bits of tokens as a state reads them from an open stack: the walk that this file explains.
 
     rests: 1 to walk the rests of tokens, 0 to walk the tokens. exits: lists tokens that end the frame, in place of
@@ -279,7 +288,8 @@ def _walk_tokens(
     behind_template = state_behind(header, template.site, np.int64(0)) if template.site >= 0 else np.int64(-1)
     # a walk that only sets bits may leave strings to their own loops
     only_sets = not rests and not free.length and not exits.size and frames < 0
-    looked, work, d = np.int64(popped), np.int64(0), np.int64(0)
+    work, d = np.int64(0), np.int64(0)
+    looked: Int = np.int64(popped)
     any_groups = np.uint64(header[AT_ANY_STRING_GROUPS]) if frames < 0 and not rests else np.uint64(0)
     level.at[0], level.stop[0] = low, high if high else node[NODE_CHILD]
     level.state[0], level.height[0], level.pops[0], level.template[0] = start, 0, popped, template.state
@@ -347,7 +357,7 @@ def _walk_tokens(
             allowed = True
             if frames >= 0:  # the site on top says how many frames are required
                 allowed = fits(header, pushed[top : top + h], p, code, real, frames)
-                looked = max(looked, min(p + 1, real.size))
+                looked = max(looked, min(np.int64(p + 1), np.int64(real.size)))
             set_tokens(words, token, first, stop, allowed)
         if stop >= behind:
             continue

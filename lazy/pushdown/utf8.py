@@ -6,16 +6,15 @@ the next byte is bound more tightly (after E0, ED, F0, F4). For groups of charac
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ...kernels.arrays import Bool, Int
 from ...kernels.compiled import kernel
 from ...vocabulary.characters import BYTE_GROUP, UNCLEAN
 
 
 @kernel
-def next_phase(byte: Any, phase: Any) -> Any:
+def next_phase(byte: Int, phase: Int) -> Int:
     """Return the phase after one more byte."""
     if phase:
         return phase - 1 if phase < 4 else 1 if phase < 6 else 2
@@ -27,14 +26,14 @@ def next_phase(byte: Any, phase: Any) -> Any:
 
 
 @kernel
-def byte_range(phase: Any) -> Any:
+def byte_range(phase: Int) -> tuple[Int, Int]:
     """Return the lowest and the highest byte that may come in a phase within a character."""
     low = 0xA0 if phase == 4 else 0x90 if phase == 6 else 0x80
     return low, 0x9F if phase == 5 else 0x8F if phase == 7 else 0xBF
 
 
 @kernel
-def num_groups(groups: Any) -> Any:
+def num_groups(groups: np.uint64) -> Int:
     """Return how many groups are in a set."""
     size = 0
     while groups:
@@ -44,8 +43,8 @@ def num_groups(groups: Any) -> Any:
 
 
 @kernel
-def continues(byte: Any, read: Any, groups: Any) -> Any:
+def continues(byte: Int, read: Int, groups: np.uint64) -> Bool:
     """Return whether a byte, after `read` others, begins a character of some groups or is within a character."""
     if BYTE_GROUP[byte] == UNCLEAN:
         return read > 0
-    return (groups >> np.uint64(BYTE_GROUP[byte])) & np.uint64(1) != 0
+    return bool((groups >> np.uint64(BYTE_GROUP[byte])) & np.uint64(1))

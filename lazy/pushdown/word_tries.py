@@ -7,8 +7,6 @@ site on top of the stack.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ...automata.state_ranges import DEAD, RETURN
@@ -25,6 +23,7 @@ from ...automata.word_tries import (
     OF_USE,
     USE_SITE,
 )
+from ...kernels.arrays import ByteArray, Int, Int32Array, Int64Array, Uint64Array
 from ...kernels.compiled import kernel
 from ...kernels.pointers import array_at
 from ...vocabulary.token_trie import NODE_CHARACTERS
@@ -42,33 +41,33 @@ from .header import (
 
 
 @kernel
-def use_at(header: Any, here: Any) -> Any:
+def use_at(header: Int64Array, here: Int) -> Int:
     """Return the address of the record of the use that a state belongs to."""
     return record_of(header[AT_USES], header[AT_USES + 1], OF_USE, here)
 
 
 @kernel
-def is_in_use(use: Any, here: Any) -> Any:
+def is_in_use(use: Int, here: Int) -> bool:
     """Return whether a state belongs to the use at an address."""
     first, stop, _, _ = array_at(use, OF_USE, np.int64)
-    return first <= here < stop
+    return bool(first <= here < stop)
 
 
 @kernel
-def site_of_use(header: Any, here: Any) -> Any:
+def site_of_use(header: Int64Array, here: Int) -> Int:
     """Return the site that says where the words of a state lead, DEAD if the site on the stack says it."""
-    return array_at(use_at(header, here), OF_USE, np.int64)[USE_SITE]
+    return np.int64(array_at(use_at(header, here), OF_USE, np.int64)[USE_SITE])
 
 
 @kernel
-def state_behind(header: Any, site: Any, label: Any) -> Any:
+def state_behind(header: Int64Array, site: Int, label: Int) -> Int:
     """Return the state to which a site leads by a label, DEAD if there is none."""
     start = array_at(header[AT_SITE_START], header[AT_SITE_START + 1], np.int32)[site]
     return np.int64(array_at(header[AT_SITE_STATES], header[AT_SITE_STATES + 1], np.int32)[start + label])
 
 
 @kernel
-def leads_somewhere(header: Any, keys: Any, child: Any, site: Any) -> Any:
+def leads_somewhere(header: Int64Array, keys: Int32Array, child: Int, site: Int) -> bool:
     """Return whether a site leads somewhere by one of the words at or below a trie state."""
     here, stop = child, np.int64(keys[OF_KEY * child + KEY_STOP])
     while here < stop:
@@ -80,7 +79,7 @@ def leads_somewhere(header: Any, keys: Any, child: Any, site: Any) -> Any:
 
 
 @kernel
-def word_code(header: Any, use: Any, here: Any, byte: Any) -> Any:
+def word_code(header: Int64Array, use: Int, here: Int, byte: Int) -> Int:
     """Return the code of a word state and a byte; use: the address of its use."""
     keys = array_at(header[AT_KEYS], header[AT_KEYS + 1], np.int32)
     first, _, trie, site = array_at(use, OF_USE, np.int64)
@@ -97,13 +96,13 @@ def word_code(header: Any, use: Any, here: Any, byte: Any) -> Any:
     if child >= 0 and keys[OF_KEY * child + KEY_BYTE] == byte:
         # a text comes only to states that lead somewhere, so the only way on from there does, too
         if site < 0 or not several or leads_somewhere(header, keys, child, site):
-            return child - trie + first
+            return np.int64(child - trie + first)
         return np.int64(DEAD)
     return np.int64(DEAD if like < 0 else array_at(header[AT_ROWS], header[AT_ROWS + 1], np.int32)[like << 8 | byte])
 
 
 @kernel
-def next_word_child(header: Any, use: Any, here: Any, byte: Any, i: Any, last: Any) -> Any:
+def next_word_child(header: Int64Array, use: Int, here: Int, byte: ByteArray, i: Int, last: Int) -> Int:
     """Return the next node in i .. last whose byte a word state may read, or `last`."""
     first, _, trie, site = array_at(use, OF_USE, np.int64)
     if site < 0:
@@ -125,8 +124,8 @@ def next_word_child(header: Any, use: Any, here: Any, byte: Any, i: Any, last: A
 
 @kernel
 def next_differing_child(
-    header: Any, use: Any, here: Any, template: Any, byte: Any, sets: Any, i: Any, last: Any
-) -> Any:
+    header: Int64Array, use: Int, here: Int, template: Int, byte: ByteArray, sets: Uint64Array, i: Int, last: Int
+) -> Int:
     """Return the next node in i .. last below which a word state reads other tokens than its template, or `last`.
 
     template: the library state that reads all other words.

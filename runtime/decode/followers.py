@@ -43,7 +43,7 @@ class DeviceFollower:
         self.distances = shortened and counts_tokens(dev)
         self.root = ops.start(dev, batch)
         self.levels: list[Any] = []
-        self.room: Any = None
+        self.room: Array = None
 
     def begin(self, b: int, row: Row) -> None:
         """Begin a row."""

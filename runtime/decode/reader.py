@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any, Protocol
 
@@ -57,7 +57,7 @@ def padded(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
     return out
 
 
-def check_prompts(prompts: Any, max_tokens: Any, *models: Reader) -> list[list[int]]:
+def check_prompts(prompts: Iterable[Iterable[int]], max_tokens: object, *models: Reader) -> list[list[int]]:
     """Return prompts as lists of tokens; TypeError, ValueError unless each has one, and its text has room in models."""
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, Integral):
         raise TypeError(f"max_tokens must be an integer, not {type(max_tokens).__name__}")

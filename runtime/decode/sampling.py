@@ -411,7 +411,7 @@ def _split(ops: Operations, random: Random) -> tuple[Any, Any]:
 # ------------------------------------------------------------------------------------------------------ checks
 
 
-def _number(name: str, value: Any, kind: Any, what: str) -> None:
+def _number(name: str, value: object, kind: type, what: str) -> None:
     if isinstance(value, bool) or not isinstance(value, kind):
         raise TypeError(f"{name} must be {what}, known when a step is traced, not a {type(value).__name__}")
 

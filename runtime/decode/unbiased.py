@@ -7,11 +7,13 @@ leads into a corner of the set is drawn too often. Here that is made up for.
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..device.backend import Array, Cache, Operations, Placed, Random
-from .beam import Step
-from .sampling import _filters, _number, _split, _uniform, choose, sample_sequences
+from .beam import Beams, Step
+from .sampling import Sequences, _filters, _number, _split, _uniform, choose, sample_sequences
+
+Candidates = TypeVar("Candidates", Sequences, Beams)
 
 
 class Unbiased(NamedTuple):
@@ -89,7 +91,7 @@ def sample_unbiased(
     return Unbiased(**chosen._asdict(), accepted=accepted_at, candidates=taken)
 
 
-def rerank(found: Any, log_scores: Array, random: Random, *, ops: Operations) -> Any:
+def rerank(found: Candidates, log_scores: Array, random: Random, *, ops: Operations) -> Candidates:
     """Return one of the candidates of each input, drawn with probability proportional to its score.
 
     found: `Sequences` or `Beams`, (B, M, ..); what comes back has no axis M. log_scores: (B, M). Of samples these are
@@ -122,7 +124,7 @@ def rerank(found: Any, log_scores: Array, random: Random, *, ops: Operations) ->
     return chosen._replace(**blank, valid=valid)
 
 
-def _pick(ops: Operations, found: Any, at: Array) -> Any:
+def _pick(ops: Operations, found: Candidates, at: Array) -> Candidates:
     """Return candidate at (B,) of each row of a tuple of arrays (B, M, ..)."""
     rows = ops.arrays.arange(at.shape[0], like=at)
     return type(found)(*(array[rows, at] for array in found))

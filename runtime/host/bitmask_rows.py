@@ -17,7 +17,7 @@ _USUAL_THREADS = 8  # of the pool that calls share
 class FillsRows(Protocol):
     """A sequence that writes its mask into a row; `Matcher` is one."""
 
-    def fill_bitmask(self, bitmask: Any, row: int = 0) -> None:
+    def fill_bitmask(self, bitmask: object, row: int = 0) -> None:
         """Write the tokens allowed next into a row of bitmasks."""
 
 
@@ -61,7 +61,7 @@ def write_row(words: NDArray[np.uint32], row: int, mask: NDArray[np.uint32]) -> 
 
 
 def fill_bitmasks(
-    matchers: Sequence[FillsRows], bitmask: Any, rows: Iterable[int] | None = None, *, threads: int = 1
+    matchers: Sequence[FillsRows], bitmask: object, rows: Iterable[int] | None = None, *, threads: int = 1
 ) -> None:
     """Write what each matcher allows next into its row of bitmasks, as `Matcher.fill_bitmask` does.
 

@@ -11,16 +11,20 @@ import math
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...kernels.arrays import Int
 from ...kernels.compiled import NativeLoop, intrinsic, kernel, native_loop
 from ...kernels.pointers import address_of, array_at
 from .logits import AHEAD, AT, COLUMNS, COUNT, END_OF_LOGITS, Logits
 from .mask_jobs import LONGEST, compose_row, sizes, stray_in
 from .thread_pool import Team, next_row, pays
+
+if TYPE_CHECKING:
+    from ...kernels.compiled import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
 
 WHOLE = 1024  # weights that are drawn from in one go; of more, first a block is drawn
 BLOCK = 256
@@ -105,7 +109,7 @@ def draw(
     mass: bool,
     threads: int,
     team: Team | None,
-    tokens: Any = np.int32,
+    tokens: object = np.int32,
 ) -> Drawn | int:
     """Return a token for each row of logits (n, V') among those whose bit in masks (n, words) is set.
 
@@ -131,41 +135,37 @@ def draw(
 
 
 @lru_cache(maxsize=4)
-def _part_of(kind: Any) -> NativeLoop:
+def _part_of(kind: object) -> NativeLoop:
     """Return the native function that a team's threads call: see `draw`. kind: the type of tokens, None for masks."""
     return native_loop(_draw_rows) if kind is None else native_loop(_draw_composed, kind)
 
 
 @intrinsic
-def _bits_to_float(typing: Any, bits: Any) -> Any:
+def _float_of(typing: TypingContext, bits: NumbaType) -> Intrinsic:
     """Return the number that 32 bits are."""
     from llvmlite import ir
     from numba import types
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, arguments: Sequence[Value]) -> Value:
         return builder.bitcast(builder.trunc(arguments[0], ir.IntType(32)), ir.FloatType())
 
     return types.float32(types.int64), generate
 
 
 @intrinsic
-def _float_to_bits(typing: Any, value: Any) -> Any:
+def _bits_of(typing: TypingContext, value: NumbaType) -> Intrinsic:
     """Return the 32 bits that a number is, with their sign."""
     from llvmlite import ir
     from numba import types
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, arguments: Sequence[Value]) -> Value:
         return builder.bitcast(arguments[0], ir.IntType(32))
 
     return types.int32(types.float32), generate
 
 
-_float_of: Any = _bits_to_float  # which kernels call without their first argument
-_bits_of: Any = _float_to_bits
-
-
 @kernel
-def _read(row: Row, block: int, x: NDArray[np.float32]) -> None:
+def _read(row: Row, block: Int, x: NDArray[np.float32]) -> None:
     """Write the logits of a block into x (BLOCK,), divided by the scale; -inf behind the last. No zero is -0."""
     first = BLOCK * block
     at, kind, temperature, count = row.at, row.kind, row.scale, min(BLOCK, row.columns - first)
@@ -189,31 +189,33 @@ def _read(row: Row, block: int, x: NDArray[np.float32]) -> None:
 
 
 @kernel
-def half(bits: Any) -> Any:
+def half(bits: Int) -> np.float32:
     """Return the number that 16 bits are: its exponent is moved, by multiplying, as that takes subnormal ones along."""
     size = _float_of((bits & 0x7FFF) << 13) * np.float32(2.0**112)
     wide = np.int64(_bits_of(size))
     if size >= np.float32(65536):
         wide |= 0x7F800000
-    return _float_of(wide | (bits & 0x8000) << 16)
+    found: np.float32 = _float_of(wide | (bits & 0x8000) << 16)
+    return found
 
 
 @kernel
-def _key(x: Any) -> Any:
+def _key(x: np.float32) -> np.int32:
     """Return an integer that orders as numbers do, NaN beyond the infinities."""
     bits = _bits_of(x)
     return np.int32(bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
 
 
 @kernel
-def _of_key(key: Any) -> Any:
+def _of_key(key: Int | np.int32) -> np.float32:
     """Return the number that a key is of."""
     key = np.int64(key)
-    return _float_of(key ^ ((key >> 63) & 0x7FFFFFFF))
+    found: np.float32 = _float_of(key ^ ((key >> 63) & 0x7FFFFFFF))
+    return found
 
 
 @kernel(fastmath={"contract"})
-def _exp(x: Any) -> Any:
+def _exp(x: np.float32) -> np.float32:
     """Return the exponential of a number, as of 0 where it is above that; 0 where it would be subnormal.
 
     Without branches or calls, so that loops of it become vector code.
@@ -228,7 +230,7 @@ def _exp(x: Any) -> Any:
 
 
 @kernel(fastmath={"reassoc"})
-def _sum(weights: NDArray[np.float32]) -> Any:
+def _sum(weights: NDArray[np.float32]) -> float:
     """Return the sum of weights (BLOCK,), taken in whichever order is quickest."""
     total = np.float32(0)
     for j in range(BLOCK):
@@ -237,14 +239,14 @@ def _sum(weights: NDArray[np.float32]) -> Any:
 
 
 @kernel
-def weigh(x: NDArray[np.float32], best: Any, weights: NDArray[np.float32]) -> None:
+def weigh(x: NDArray[np.float32], best: np.float32, weights: NDArray[np.float32]) -> None:
     """Write the weights of logits x (BLOCK,); those above `best`, which are not allowed, weigh as much as that."""
     for j in range(BLOCK):
         weights[j] = _exp(x[j] - best)
 
 
 @kernel
-def _only(bits: NDArray[np.uint32], x: NDArray[np.float32], floor: Any, weights: NDArray[np.float32]) -> None:
+def _only(bits: NDArray[np.uint32], x: NDArray[np.float32], floor: np.float32, weights: NDArray[np.float32]) -> None:
     """Set weights (BLOCK,) to 0 of what is not allowed, or lies below a floor."""
     for k in range(_WORDS):
         word = bits[k]
@@ -255,7 +257,7 @@ def _only(bits: NDArray[np.uint32], x: NDArray[np.float32], floor: Any, weights:
 
 
 @kernel
-def _allowed(mask: NDArray[np.uint32], block: int, bits: NDArray[np.uint32]) -> int:
+def _allowed(mask: NDArray[np.uint32], block: Int, bits: NDArray[np.uint32]) -> int:
     """Write the words of a block's mask; return 0 if no token of it is allowed, 2 if all are, else 1."""
     some, every = np.uint32(0), np.uint32(0xFFFFFFFF)
     for k in range(_WORDS):
@@ -279,7 +281,7 @@ def _draw_rows(address: int) -> None:
 
 
 @kernel
-def _draw_composed(address: int, kind: Any) -> None:
+def _draw_composed(address: int, kind: type[np.generic]) -> None:
     """Do the same, composing the mask of each. kind: the type of tokens."""
     order = array_at(address, _STRAY + 1, np.int64)
     composing = array_at(order[_MASKS], LONGEST, np.int64)
@@ -328,8 +330,9 @@ def _draw_from(order: NDArray[np.int64], i: int, mask: NDArray[np.uint32], room:
 
 @kernel
 def _draw_row(
-    row: Row, temperature: Any, top_k: int, top_p: Any, min_p: Any, first: float, second: float, mass: bool, room: Room
-) -> Any:
+    row: Row, temperature: np.float32, top_k: int, top_p: np.float32, min_p: np.float32, first: float, second: float,
+    mass: bool, room: Room,
+) -> tuple[Int, np.float32, np.float32]:  # fmt: skip
     """Return the token that is drawn from a row, its log-probability, and the log of the share that is allowed."""
     x, weights, bits, sums = room
     highest = best = _key(_NOTHING)
@@ -399,7 +402,7 @@ def _draw_row(
 
 
 @kernel
-def _first(row: Row, block: int, best: Any, room: Room) -> Any:
+def _first(row: Row, block: Int, best: np.float32, room: Room) -> Int:
     """Return the first token of a block that is allowed and has the best logit."""
     x, bits = room.x, room.bits
     _allowed(row.mask, block, bits)
@@ -411,7 +414,9 @@ def _first(row: Row, block: int, best: Any, room: Room) -> Any:
 
 
 @kernel
-def _pick(row: Row, floor: Any, by: Any, first: float, second: float, kept: float, room: Room) -> Any:
+def _pick(
+    row: Row, floor: np.float32, by: np.float32, first: float, second: float, kept: float, room: Room
+) -> tuple[Int, np.float32]:
     """Return the token at which the running sum of weights is above a share of all, and its logit.
 
     Of wide rows `first` is the share at which a block is, and `second` that of the block's own.
@@ -448,7 +453,7 @@ def _pick(row: Row, floor: Any, by: Any, first: float, second: float, kept: floa
 
 
 @kernel
-def _floor(row: Row, top_k: int, top_p: Any, min_p: Any, best: Any, room: Room) -> Any:
+def _floor(row: Row, top_k: int, top_p: np.float32, min_p: np.float32, best: np.float32, room: Room) -> np.float32:
     """Return the least logit that filters keep, -inf if that is all."""
     floor = _NOTHING
     if top_k > 0:
@@ -461,7 +466,7 @@ def _floor(row: Row, top_k: int, top_p: Any, min_p: Any, best: Any, room: Room) 
 
 
 @kernel
-def _kept_by(row: Row, goal: float, by_weight: bool, floor: Any, best: Any, room: Room) -> Any:
+def _kept_by(row: Row, goal: float, by_weight: bool, floor: np.float32, best: np.float32, room: Room) -> np.float32:
     """Return the least logit, not below a floor, of which all greater ones are fewer than a goal.
 
     by_weight: or together hold less than that share of the weight of all that are not below the floor. It is found

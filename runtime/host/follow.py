@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -55,13 +54,13 @@ def follow(
 
 
 @lru_cache(maxsize=3)
-def _part_of(kind: Any) -> NativeLoop:
+def _part_of(kind: object) -> NativeLoop:
     """Return the native function that a team's threads call: see `follow`. kind: the type of tokens."""
     return native_loop(_follow_each, kind)
 
 
 @kernel
-def _follow_each(order_at: int, kind: Any) -> None:
+def _follow_each(order_at: int, kind: type[np.generic]) -> None:
     """Take some rows after the others that no other thread has taken, and follow their tokens."""
     order = array_at(order_at, _LENGTH, np.int64)
     _, rows, tokens_at, node_at, stack_at, height_at, to_node, to_stack, to_height, address, _ = order

@@ -9,7 +9,7 @@ from typing import Any
 from .host_reader import HostReader
 
 
-def forced_text(reader: HostReader[Any], place: Any, tokens: Sequence[bytes]) -> bytes:
+def forced_text(reader: HostReader[Any], place: object, tokens: Sequence[bytes]) -> bytes:
     """Return the bytes that every match goes on with from a place; b"" if there is a choice, or an end is possible."""
     text = b""
     ahead = {(b"", place)}  # after `text`: the rest of a token that has begun in it, and where that leads

@@ -6,16 +6,21 @@ Only the logits that a mask forbids are touched, so that a row which allows almo
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...kernels.arrays import Int64Array, IntArray
 from ...kernels.compiled import NativeLoop, intrinsic, kernel, native_loop
 from ...kernels.pointers import address_of, array_at
 from ...kernels.processor import stores_by_masks
 from .thread_pool import Team, next_row, own_threads, pays
+
+if TYPE_CHECKING:
+    from ...kernels.compiled import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
 
 _BLOCK = 16  # words of a mask that are looked at together
 _LINE = 64  # bytes of a cache line
@@ -87,7 +92,7 @@ def _take_rows(address: int) -> None:
 
 
 @kernel
-def apply_to(mask: NDArray[np.uint32], order: Any, i: int) -> None:
+def apply_to(mask: NDArray[np.uint32], order: Int64Array, i: int) -> None:
     """Apply the mask of row i to logits that are where an order says."""
     at, columns, lowest = order[AT] + order[AHEAD] * i, order[COLUMNS], order[_LOWEST]
     if order[_ITEM] == 2:
@@ -99,14 +104,14 @@ def apply_to(mask: NDArray[np.uint32], order: Any, i: int) -> None:
 
 
 @kernel
-def _apply(masks: NDArray[np.uint32], logits: NDArray[Any], lowest: Any, first: int, last: int) -> None:
+def _apply(masks: NDArray[np.uint32], logits: IntArray, lowest: np.integer[Any], first: int, last: int) -> None:
     """Apply the masks of rows first .. last."""
     for i in range(first, last):
         _apply_row(masks[i], logits[i], lowest)
 
 
 @kernel
-def _apply_row(mask: NDArray[np.uint32], row: NDArray[Any], lowest: Any) -> None:
+def _apply_row(mask: NDArray[np.uint32], row: IntArray, lowest: np.integer[Any]) -> None:
     """Write `lowest` over each logit of a row that its mask forbids."""
     done = apply_parts(mask, row, lowest) if stores_by_masks() else apply_blocks(mask, row, lowest)
     for j in range(32 * done, row.size):
@@ -115,7 +120,7 @@ def _apply_row(mask: NDArray[np.uint32], row: NDArray[Any], lowest: Any) -> None
 
 
 @kernel
-def apply_blocks(mask: NDArray[np.uint32], row: NDArray[Any], lowest: Any) -> int:
+def apply_blocks(mask: NDArray[np.uint32], row: IntArray, lowest: np.integer[Any]) -> int:
     """Apply as many words as there are whole blocks of, and return how many these are."""
     # all is counted from 0 by constants: where an index might be negative none of this becomes vector code
     blocks = min(mask.size, row.size >> 5) // _BLOCK
@@ -140,7 +145,7 @@ def apply_blocks(mask: NDArray[np.uint32], row: NDArray[Any], lowest: Any) -> in
 
 
 @kernel
-def apply_parts(mask: NDArray[np.uint32], row: NDArray[Any], lowest: Any) -> int:
+def apply_parts(mask: NDArray[np.uint32], row: IntArray, lowest: np.integer[Any]) -> int:
     """Do what `apply_blocks` does, for all whole words, where the processor stores by masks."""
     words, at, ahead = min(mask.size, row.size >> 5), row.ctypes.data, 32 * row.itemsize
     for w in range(words):
@@ -151,7 +156,7 @@ def apply_parts(mask: NDArray[np.uint32], row: NDArray[Any], lowest: Any) -> int
 
 
 @intrinsic
-def _write_where(typing: Any, address: Any, word: Any, value: Any) -> Any:
+def _write(typing: TypingContext, address: NumbaType, word: NumbaType, value: NumbaType) -> Intrinsic:
     """Write a value over the i-th of 32 elements at an address for each bit i of a word that is set.
 
     Nothing is read, and cache lines in which there is no such bit are not fetched.
@@ -159,7 +164,7 @@ def _write_where(typing: Any, address: Any, word: Any, value: Any) -> Any:
     from llvmlite import ir
     from numba import types
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, arguments: Sequence[Value]) -> Value:
         value, number = arguments[2], ir.IntType(32)
         size = value.type.width // 8
         count = _LINE // size
@@ -175,9 +180,6 @@ def _write_where(typing: Any, address: Any, word: Any, value: Any) -> Any:
             with builder.if_then(builder.icmp_unsigned("!=", part, part.type(0))):
                 at = builder.inttoptr(builder.add(arguments[0], arguments[0].type(first * size)), many.as_pointer())
                 builder.call(store, (values, at, number(size), builder.bitcast(part, truth)))
-        return context.get_dummy_value()
+        return context.get_dummy_value()  # type: ignore[no-untyped-call]
 
     return types.void(types.int64, types.uint32, value), generate
-
-
-_write: Any = _write_where  # which kernels call without its first argument

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from array import array
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...kernels.arrays import Int
 from ...kernels.compiled import NativeLoop, kernel, native_loop
 from ...kernels.limits import UNREACHABLE
 from ...kernels.pointers import address_of, array_at
@@ -65,13 +65,13 @@ def order_of(table: HostTable, state: tuple[int, int, int], room: int, logits: L
 
 
 @lru_cache(maxsize=3)
-def _part_of(kind: Any) -> NativeLoop:
+def _part_of(kind: object) -> NativeLoop:
     """Return the native function that a team's threads call: see `apply_nested`. kind: the type of tokens."""
     return native_loop(_compose_rows, kind)
 
 
 @kernel
-def _compose_rows(address: int, kind: Any) -> None:
+def _compose_rows(address: int, kind: type[np.generic]) -> None:
     """Take one row after the other that no other thread has taken, compose its mask and apply it."""
     order = array_at(address, LONGEST, np.int64)
     stray = stray_in(order)
@@ -96,7 +96,7 @@ def sizes(order: _Order) -> tuple[int, int]:
 
 
 @kernel
-def stray_in(order: _Order) -> Any:
+def stray_in(order: _Order) -> Int:
     """Return a row that stands nowhere in the table of an order of `apply_nested`, or -1."""
     rows, header = order[COUNT], header_at(order[_HEADER])
     node, height = array_at(order[_NODE], rows, np.int64), array_at(order[_HEIGHT], rows, np.int32)
@@ -105,7 +105,9 @@ def stray_in(order: _Order) -> Any:
 
 
 @kernel
-def compose_row(order: _Order, kind: Any, i: int, mask: NDArray[np.uint32], alive: NDArray[np.uint8]) -> None:
+def compose_row(
+    order: _Order, kind: type[np.generic], i: int, mask: NDArray[np.uint32], alive: NDArray[np.uint8]
+) -> None:
     """Write the mask of row i of an order; alive: room for all symbols, cleared. kind: the type of tokens."""
     rows, header = order[COUNT], header_at(order[_HEADER])
     node, height = array_at(order[_NODE], rows, np.int64), array_at(order[_HEIGHT], rows, np.int32)

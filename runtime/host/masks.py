@@ -11,8 +11,9 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
+from ...kernels.arrays import Bool, BoolArray, Int, Int32Array, IntArray
 from ...kernels.compiled import kernel
-from ...table.groups import Bases, BoolArray, Edges, Int32Array, IntArray, Rows, TableArrays, TokenArray, TokenClasses
+from ...table.groups import Bases, Edges, Rows, TableArrays, TokenArray, TokenClasses
 from ...table.states import state_out_of_range
 from .budget import tokens_left
 from .table_pointers import HostTable
@@ -188,7 +189,7 @@ def _shorten(
 
 
 @kernel(inline="always")
-def _inside(code: int, s: int, rows: int) -> bool:
+def _inside(code: Int, s: int, rows: int) -> Bool:
     """Return whether a code leads to a row; for classes of which a state has no token it may not."""
     t = (code >> 1) + (code & 1) * s
     return t >= 0 and t < rows

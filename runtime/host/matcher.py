@@ -272,7 +272,7 @@ class Matcher:
             assert place != reader.nowhere, "all readers of a constraint read the same"
         self._place, self._history, self._tokens = place, history, list(tokens)
 
-    def fill_bitmask(self, bitmask: Any, row: int = 0) -> None:
+    def fill_bitmask(self, bitmask: object, row: int = 0) -> None:
         """Write the tokens allowed next into a row of bitmasks that a batch shares, those of `mask`.
 
         Words beyond the vocabulary become 0. Nothing else is written. `fill_bitmasks` fills many rows.
@@ -330,7 +330,7 @@ class Matcher:
         self._place = following
         return True
 
-    def _is_in_time(self, following: Any, token: int) -> bool:
+    def _is_in_time(self, following: object, token: int) -> bool:
         """Return whether a sequence that an end is not far from may go on with a token, at the place behind it."""
         rest, reader = self._rest(), self._reader
         if rest is not None:

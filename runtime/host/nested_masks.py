@@ -6,15 +6,14 @@ last word. Where the stack has room for whatever may be pushed, and there is no 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from ...kernels.arrays import Int, Int32Array
 from ...kernels.compiled import kernel
 from ...kernels.limits import UNREACHABLE
 from ...kernels.pointers import borrowed
-from ...table.groups import Int32Array, TokenArray
+from ...table.groups import TokenArray
 from ...table.states import NestedState, configuration_out_of_range
 from ...table.walk import stray_row
 from .budget import NO_BUDGET, Budget, borrowed_budget, budget_of, tokens_left
@@ -79,7 +78,7 @@ def compose_nested_into(
 def _compose_nested(
     header: _Header, edge_token: TokenArray, budget: Budget, node: NDArray[np.int64], stack: Int32Array,
     height: Int32Array, room: NDArray[np.int64], out: _Mask,
-) -> Any:  # fmt: skip
+) -> Int:  # fmt: skip
     """Write masks; return the index of a configuration that the table does not have, or -1."""
     budget, edge_token = borrowed_budget(budget), borrowed(edge_token)  # rows hand them on: see `borrowed`
     alive = np.zeros(header[SYMBOLS], np.uint8)
@@ -95,7 +94,7 @@ def _compose_nested(
 def mask_one(
     header: _Header, edge_token: TokenArray, code_distance: NDArray[np.int64], site_distance: NDArray[np.int64],
     code_room: NDArray[np.int64], site_room: NDArray[np.int64], node: int, stack: Int32Array, room: int, out: _Mask,
-) -> Any:  # fmt: skip
+) -> int:  # fmt: skip
     """Write the mask of one configuration into out (ceil(V / 32),) and return how many sites it depends on.
 
     Those are sites from the top of the stack (h,) down, and one more if it depends on there being no more. header: of
@@ -104,14 +103,14 @@ def mask_one(
     """
     alive = np.zeros(header[SYMBOLS], np.uint8)
     budget = Budget(code_distance, site_distance, code_room, site_room)
-    return mask_row(header, edge_token, budget, np.int64(node), stack, room, out, alive)
+    return int(mask_row(header, edge_token, budget, np.int64(node), stack, room, out, alive))
 
 
 @kernel
 def mask_row(
-    header: _Header, edge_token: TokenArray, budget: Budget, s: int, stack: Int32Array, room: int, out: _Mask,
+    header: _Header, edge_token: TokenArray, budget: Budget, s: Int, stack: Int32Array, room: Int, out: _Mask,
     alive: _Flags,
-) -> Any:  # fmt: skip
+) -> Int:  # fmt: skip
     """Write the mask of one configuration and return how many sites it depends on; alive: (Y,) zeros, as afterwards."""
     rows, eos, depth = header[ROWS], header[EOS], header[DEPTH]
     if s >= rows:
@@ -153,12 +152,12 @@ def mask_row(
     mask = header[WORDS] * array_of(header, ARRAY.bases.mask, np.int32)[base] if base >= 0 else np.int64(0)
     exits = np.int64(base_exit[base]) if base >= 0 and base_exit.size else np.int64(-1)
     if exits >= 0:
-        looked = _mark(header, budget, push, stack, limited, base_frames, far, last, alive)
+        looked = np.int64(_mark(header, budget, push, stack, limited, base_frames, far, last, alive))
         _write_exits(header, edge_token, exits, mask if limited else np.int64(-1), False, out, alive)
         _unmark(header, push, stack, alive)
     exits = np.int64(row_exit[s]) if row_exit.size else np.int64(-1)
     if exits >= 0:
-        looked = max(looked, _mark(header, budget, np.int64(-1), stack, limited, frames, far, last, alive))
+        looked = max(looked, np.int64(_mark(header, budget, np.int64(-1), stack, limited, frames, far, last, alive)))
         _write_exits(header, edge_token, exits, np.int64(-1), True, out, alive)
         _unmark(header, np.int64(-1), stack, alive)
     _write_edges(header, edge_token, budget, s, limited, frames, height, far, last, out)
@@ -171,8 +170,8 @@ def mask_row(
 
 @kernel
 def _write_base(
-    header: _Header, edge_token: TokenArray, budget: Budget, s: int, base: int, limited: bool, frames: int, height: int,
-    far: NDArray[np.int64], room: int, out: _Mask,
+    header: _Header, edge_token: TokenArray, budget: Budget, s: Int, base: Int, limited: bool, frames: Int, height: Int,
+    far: NDArray[np.int64], room: Int, out: _Mask,
 ) -> None:  # fmt: skip
     """Write what a base allows, nothing below 0; frames, height: of the stack with the site that its tokens push."""
     words, rows = header[WORDS], header[ROWS]
@@ -209,7 +208,7 @@ def _write_base(
 
 @kernel
 def _write_exits(
-    header: _Header, edge_token: TokenArray, exits: int, mask: int, own: bool, out: _Mask, alive: _Flags
+    header: _Header, edge_token: TokenArray, exits: Int, mask: Int, own: bool, out: _Mask, alive: _Flags
 ) -> None:
     """Write what an exit list allows. own: the row's list, which overrides its base.
 
@@ -234,8 +233,8 @@ def _write_exits(
 
 @kernel
 def _write_edges(
-    header: _Header, edge_token: TokenArray, budget: Budget, s: int, limited: bool, frames: int, height: int,
-    far: NDArray[np.int64], room: int, out: _Mask,
+    header: _Header, edge_token: TokenArray, budget: Budget, s: Int, limited: bool, frames: Int, height: Int,
+    far: NDArray[np.int64], room: Int, out: _Mask,
 ) -> None:  # fmt: skip
     """Write what the row's own edges say."""
     row_start = array_of(header, ARRAY.rows.edge_start, np.int32)
@@ -252,7 +251,7 @@ def _write_edges(
 
 
 @kernel
-def _may_push(header: _Header, site: int, frames: int, height: int) -> bool:
+def _may_push(header: _Header, site: Int, frames: Int, height: Int) -> bool:
     """Return whether a site fits onto a stack of so many frames that are no leaves."""
     site_need = array_of(header, ARRAY.sites.frames_required, np.int32)
     needed = np.int64(not leaves_of(header)[site])
@@ -262,7 +261,7 @@ def _may_push(header: _Header, site: int, frames: int, height: int) -> bool:
 
 
 @kernel
-def _find(array: Int32Array, first: int, stop: int, value: int) -> Any:
+def _find(array: Int32Array, first: int, stop: int, value: Int) -> Int:
     """Return where a sorted part of an array holds a value, or -1."""
     lo, hi = np.int64(first), np.int64(stop)
     end = hi
@@ -277,7 +276,7 @@ def _find(array: Int32Array, first: int, stop: int, value: int) -> Any:
 
 @kernel
 def _fits(
-    header: _Header, budget: Budget, code: int, frames: int, height: int, far: NDArray[np.int64], room: int
+    header: _Header, budget: Budget, code: Int, frames: Int, height: Int, far: NDArray[np.int64], room: Int
 ) -> bool:
     """Return whether a code may be followed from a stack of a height, with that many frames that are no leaves.
 
@@ -302,7 +301,7 @@ def _fits(
 
 
 @kernel
-def _return_to(budget: Budget, site: int, far: NDArray[np.int64], height: int, left: int) -> None:
+def _return_to(budget: Budget, site: Int, far: NDArray[np.int64], height: Int, left: int) -> None:
     """Write the distances of a stack with one more site on it, behind those of as much as lies below it.
 
     left: how many more frames fit onto what lies below.
@@ -317,9 +316,9 @@ def _return_to(budget: Budget, site: int, far: NDArray[np.int64], height: int, l
 
 @kernel
 def _mark(
-    header: _Header, budget: Budget, push: int, stack: Int32Array, limited: bool, frames: int, far: NDArray[np.int64],
-    room: int, alive: _Flags,
-) -> Any:  # fmt: skip
+    header: _Header, budget: Budget, push: Int, stack: Int32Array, limited: bool, frames: Int, far: NDArray[np.int64],
+    room: Int, alive: _Flags,
+) -> Int:  # fmt: skip
     """Set alive[y] to whether symbol y is allowed, for each symbol of the site on top; return the sites looked at.
 
     push: a site that lies on the stack in addition, or -1. frames: of the stack with it. far: as of `_fits`.
@@ -360,7 +359,7 @@ def _mark(
 
 
 @kernel
-def _unmark(header: _Header, push: int, stack: Int32Array, alive: _Flags) -> None:
+def _unmark(header: _Header, push: Int, stack: Int32Array, alive: _Flags) -> None:
     """Set alive to 0 again for each symbol of the site on top: see `_mark`."""
     if push < 0 and stack.size == 0:
         return

@@ -17,7 +17,7 @@ from .budget import NO_BUDGET, budget_of
 from .nested_masks import mask_one
 from .stack_reader import Configuration, Limits, Stack, StackReader
 from .table_pointers import pointers_of
-from .table_views import TableViews
+from .table_reader import TableViews
 
 _NO_END = 1 << 62  # a distance greater than any budget
 _buffers: dict[int, MaskBuffers] = {}  # by their number of words

@@ -26,7 +26,7 @@ _lazy: Kept[HostReader[Any]] = Kept()
 
 
 @singledispatch
-def reader_of(constraint: Any, budgets: bool) -> HostReader[Any]:
+def reader_of(constraint: object, budgets: bool) -> HostReader[Any]:
     """Return the reader of a constraint, made once and kept as long as the constraint lives.
 
     budgets: whether distances are needed, for which a lazy table is completed. Raises TypeError for anything else.
@@ -37,7 +37,7 @@ def reader_of(constraint: Any, budgets: bool) -> HostReader[Any]:
     )
 
 
-def reader_within(constraint: Any, max_tokens: int) -> HostReader[Any] | None:
+def reader_within(constraint: object, max_tokens: int) -> HostReader[Any] | None:
     """Return the reader of a lazy table that is not complete, where its bounds promise an end within max_tokens.
 
     None where they do not, even after the first token, and for what has distances.

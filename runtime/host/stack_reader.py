@@ -185,7 +185,7 @@ class StackReader(HostReader[Configuration]):
     def write(self, node: int, stack: Stack) -> tuple[NDArray[np.uint32], int, bool | bytes]:
         """Return the mask of a place, how many sites it depends on, and a note of it or whether it was much work."""
 
-    def keep(self, key: int, stack: Stack, looked: int, known: Any) -> None:
+    def keep(self, key: int, stack: Stack, looked: int, known: object) -> None:
         """Keep a mask, what is noted of it or its visits by as many sites as it depends on; the bottom is one."""
         with self.lock:  # matchers of several threads may be making room at once
             composed = self.composed

@@ -12,22 +12,11 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ...kernels.arrays import ByteArray, HostArray, Int32Array, Int64Array
 from ...kernels.compiled import kernel
 from ...kernels.pointers import address_of, array_at, put
 from ...table.grouped import GroupedArrays
-from ...table.groups import (
-    SPECS,
-    Actions,
-    Bases,
-    Edges,
-    Exits,
-    Int32Array,
-    Rows,
-    Sites,
-    TableArrays,
-    TokenClasses,
-    TrieLevels,
-)
+from ...table.groups import SPECS, Actions, Bases, Edges, Exits, Rows, Sites, TableArrays, TokenClasses, TrieLevels
 from ...table.nested_distances import Distances
 from ...table.states import NestedState
 from ...table.weak_cache import Kept
@@ -173,7 +162,7 @@ _pointers: Kept[TablePointers] = Kept()
 
 
 @singledispatch
-def pointers_of(table: Any) -> TablePointers:
+def pointers_of(table: object) -> TablePointers:
     """Return the pointers to a nested table, made once and kept as long as the table lives."""
     raise TypeError(f"there are no pointers to a {type(table).__name__}")
 
@@ -184,13 +173,13 @@ def _of_table(table: GroupedArrays) -> TablePointers:
 
 
 @kernel
-def array_of(header: NDArray[np.int64], at: int, kind: Any) -> Any:
+def array_of(header: NDArray[np.int64], at: int, kind: type[np.generic] | np.dtype[Any]) -> HostArray:
     """Return the array whose address is at a position of a header, flat, with elements of a type."""
     return array_at(header[at], header[at + 1], kind)
 
 
 @kernel
-def arrays_of(header: NDArray[np.int64], kind: Any) -> TableArrays:
+def arrays_of(header: NDArray[np.int64], kind: type[np.generic]) -> TableArrays:
     """Return the arrays of a nested table, in groups; kind: the type of tokens.
 
     Arrays that a kernel does not read cost it nothing.
@@ -234,12 +223,12 @@ def arrays_of(header: NDArray[np.int64], kind: Any) -> TableArrays:
 
 
 @kernel
-def header_at(address: int) -> Any:
+def header_at(address: int) -> Int64Array:
     """Return the header at an address."""
     return array_at(address, LENGTH, np.int64)
 
 
 @kernel
-def leaves_of(header: NDArray[np.int64]) -> Any:
+def leaves_of(header: NDArray[np.int64]) -> ByteArray:
     """Return which return sites are leaves."""
     return array_of(header, ARRAY.sites.is_leaf, np.uint8)

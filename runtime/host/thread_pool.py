@@ -6,12 +6,15 @@ Kernels take names from this file.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...kernels.compiled import intrinsic
+
+if TYPE_CHECKING:
+    from ...kernels.compiled import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
 
 Team = Callable[[int, int, int], None]
 """team(function, argument, threads): call the native function at an address with an argument in so many threads."""
@@ -36,16 +39,13 @@ def _pool(workers: int, process: int) -> ThreadPoolExecutor:
 
 
 @intrinsic
-def _count(typing: Any, address: Any) -> Any:
+def next_row(typing: TypingContext, address: NumbaType) -> Intrinsic:
     """Return the number at an address and add one to it, whatever other threads do."""
     from numba import types
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, arguments: Sequence[Value]) -> Value:
         number = arguments[0].type
         at = builder.inttoptr(arguments[0], number.as_pointer())
         return builder.atomic_rmw("add", at, number(1), "monotonic")
 
     return types.int64(types.int64), generate
-
-
-next_row: Any = _count  # which kernels call without its first argument

@@ -20,6 +20,7 @@ from ...table.snapshot import LiveFilter, Snapshot
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import TransitionTable
 from .. import torch_ops
+from ..device.backend import Placed
 from ..device.device_live import DeviceLive
 from ..device.device_matrix import DeviceMatrix
 from ..device.device_table import State, check_floating
@@ -140,7 +141,7 @@ class BatchConstraint:
         if id(table) in self._placed:
             return self._placed[id(table)].checked(device, distances)
         if isinstance(table, SidFilter):
-            dev: Any = torch_ops.with_filters(self.put(table.table, device), [table])
+            dev: Placed = torch_ops.with_filters(self.put(table.table, device), [table])
         elif isinstance(table, LiveFilter):
             dev = torch_ops.with_filters(self.put(table.snapshot, device), [table])
         else:
@@ -228,7 +229,7 @@ class RowStates(NamedTuple):
 class TableRows:
     """The rows of a batch that share a table; states are those of `torch_ops`."""
 
-    dev: Any  # from `torch_ops.to_device`; None: unconstrained, and node 0 until an end, then 1
+    dev: Placed  # from `torch_ops.to_device`; None: unconstrained, and node 0 until an end, then 1
     rows: Tensor | None  # (r,) which rows; None for all
     limit: Tensor | None  # (r,) max_tokens
     ends: Tensor  # (E,) tokens that mean EOS
@@ -264,7 +265,7 @@ class TableRows:
 
 
 def _group(
-    dev: Any, rows: Tensor | None, limit: Tensor | None, ends: Tensor, count: int, device: torch.device
+    dev: Placed, rows: Tensor | None, limit: Tensor | None, ends: Tensor, count: int, device: torch.device
 ) -> TableRows:
     """Return the group of `count` rows that share a table on a device."""
     start: Any = State(torch.zeros(count, dtype=torch.int64, device=device))
@@ -280,12 +281,12 @@ def _group(
     return TableRows(dev, rows, limit, ends, start, lost)
 
 
-def each_array(function: Callable[..., Tensor], *states: Any) -> Any:
+def each_array(function: Callable[..., Tensor], *states: object) -> Any:
     """Return the state that a function makes of the arrays of states, one array after the other."""
     return type(states[0])(*(None if arrays[0] is None else function(*arrays) for arrays in zip(*states, strict=True)))
 
 
-def choose(holds: Tensor, yes: Any, no: Any) -> Any:
+def choose(holds: Tensor, yes: object, no: object) -> Any:
     """Return a state (n,): that of `yes` where `holds` (n,) is so, of `no` elsewhere."""
     return each_array(lambda a, b: torch.where(holds[:, None] if a.ndim > 1 else holds, a, b), yes, no)
 

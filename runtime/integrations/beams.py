@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -15,7 +15,10 @@ from ..device.device_table import Selection
 from . import compat
 from .arguments import shortest_match
 from .batch import BatchRows, RowStates, choose, each_array
-from .compat import logits_process
+from .compat import Model, logits_process
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig
 
 
 class Beams(logits_process.LogitsProcessor):
@@ -43,17 +46,17 @@ class Beams(logits_process.LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         return self._rows.mask(scores, self._state, input_ids.shape[1] - self._first, floor=None)
 
-    def start(self, dev: Any, batch: int) -> Any:
+    def start(self, dev: object, batch: int) -> Any:
         return each_array(lambda x: x[:: x.shape[0] // batch], self._state)  # the rows of an element follow each other
 
-    def first_tokens(self, dev: Any, cache: Any, count: int, token: int) -> Tensor:
+    def first_tokens(self, dev: object, cache: object, count: int, token: int) -> Tensor:
         return self._rows.order.new_full((count,), token)
 
-    def accepting(self, dev: Any, state: RowStates) -> Tensor:
+    def accepting(self, dev: object, state: RowStates) -> Tensor:
         return self._rows.accepting(state)
 
     def select(
-        self, dev: Any, scores: Tensor, state: RowStates, totals: Tensor, beams: int, level: int, renormalize: bool
+        self, dev: object, scores: Tensor, state: RowStates, totals: Tensor, beams: int, level: int, renormalize: bool
     ) -> Selection:
         batch, m = totals.shape
         scores = scores.index_fill(1, self._ends, -torch.inf)
@@ -69,17 +72,17 @@ class Beams(logits_process.LogitsProcessor):
         self._rows.keep(lambda: [self._state])
         return Selection(best, parents, tokens, cast(Any, self._state))
 
-    def end_scores(self, dev: Any, scores: Tensor, state: RowStates, renormalize: bool) -> Tensor:
+    def end_scores(self, dev: object, scores: Tensor, state: RowStates, renormalize: bool) -> Tensor:
         return scores.index_select(1, self._ends).logsumexp(dim=1)
 
 
 def search_beams(
-    model: Any,
+    model: Model,
     input_ids: Tensor,
     search: Beams,
     room: int,
     processors: Any,
-    config: Any,
+    config: GenerationConfig,
     model_kwargs: dict[str, Any],
 ) -> Any:
     """Return what beam search finds, as `generate` returns it."""

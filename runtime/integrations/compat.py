@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from types import CodeType, FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor
 
 from ...errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    from transformers import (
+        GenerationConfig,
+    )
+    from transformers.utils.generic import ModelOutput
+
 
 try:
     from transformers.generation import logits_process as logits_process
@@ -21,6 +28,9 @@ except ImportError:
     raise MissingDependencyError(
         "this module needs transformers, 5 or later: pip install 'maskwright[transformers]'"
     ) from None
+
+Model: TypeAlias = Any
+"""A model of transformers. Its class says too little of its methods: a type checker takes some for tensors."""
 
 _LIST_CALL: CodeType = logits_process.LogitsProcessorList.__call__.__code__
 
@@ -62,35 +72,37 @@ def list_of_assisted_run(frame: FrameType | None) -> logits_process.LogitsProces
     return None
 
 
-def end_tokens(config: Any) -> list[int]:
+def end_tokens(config: GenerationConfig) -> list[int]:
     """Return the tokens with which a generation config, as `generate` prepares it, ends sequences."""
     ends = config._eos_token_tensor
     return [] if ends is None else [token for token in ends.tolist() if token >= 0]
 
 
-def pad_token(config: Any) -> Tensor | None:
+def pad_token(config: GenerationConfig) -> Tensor | None:
     """Return the token that fills up ended rows, None where there is none."""
     found: Tensor | None = config._pad_token_tensor
     return found
 
 
-def set_pad_token(config: Any, token: Tensor) -> None:
+def set_pad_token(config: GenerationConfig, token: Tensor) -> None:
     """Have ended rows filled up with a token."""
     config._pad_token_tensor = token
 
 
-def sample(model: Any, input_ids: Tensor, **options: Any) -> Any:
+def sample(model: Model, input_ids: Tensor, **options: Any) -> Any:
     """Return what transformers' own loop for greedy decoding and sampling returns."""
     return type(model)._sample(model, input_ids, **options)
 
 
-def first_step(model: Any, input_ids: Tensor, config: Any, model_kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def first_step(
+    model: Model, input_ids: Tensor, config: GenerationConfig, model_kwargs: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
     """Return a model's outputs for a prompt, and the arguments of the step after it."""
     outputs = model._prefill(input_ids, config, model_kwargs, is_first_iteration=True)
     return outputs, _updated(model, outputs, model_kwargs)
 
 
-def next_step(model: Any, ids: Tensor, model_kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def next_step(model: Model, ids: Tensor, model_kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return a model's outputs for the last token of ids (n, L), and the arguments of the step after it."""
     new = 1 if model_kwargs["use_cache"] else None
     inputs = model.prepare_inputs_for_generation(ids, next_sequence_length=new, **model_kwargs)
@@ -98,7 +110,7 @@ def next_step(model: Any, ids: Tensor, model_kwargs: dict[str, Any]) -> tuple[An
     return outputs, _updated(model, outputs, model_kwargs)
 
 
-def _updated(model: Any, outputs: Any, model_kwargs: dict[str, Any]) -> dict[str, Any]:
+def _updated(model: Model, outputs: ModelOutput, model_kwargs: dict[str, Any]) -> dict[str, Any]:
     is_encoder_decoder = model.config.is_encoder_decoder
     found: dict[str, Any] = model._update_model_kwargs_for_generation(
         outputs, model_kwargs, is_encoder_decoder=is_encoder_decoder
@@ -106,7 +118,7 @@ def _updated(model: Any, outputs: Any, model_kwargs: dict[str, Any]) -> dict[str
     return found
 
 
-def reorder_cache(model: Any, model_kwargs: dict[str, Any], index: Tensor) -> None:
+def reorder_cache(model: object, model_kwargs: dict[str, Any], index: Tensor) -> None:
     """Gather the rows index (n,) of a model's cache, if it has one."""
     name = next((name for name in ALL_CACHE_NAMES if model_kwargs.get(name) is not None), None)
     if name is not None and hasattr(model, "_reorder_cache"):
@@ -115,12 +127,12 @@ def reorder_cache(model: Any, model_kwargs: dict[str, Any], index: Tensor) -> No
         model_kwargs[name].reorder_cache(index)
 
 
-def keeps_state_apart(model: Any) -> bool:
+def keeps_state_apart(model: object) -> bool:
     """Return whether a model keeps what it has read in other places than a cache of keys and values."""
     return bool(getattr(model, "_is_stateful", False)) or hasattr(model, "_reorder_cache")
 
 
-def beam_output(model: Any, sequences: Tensor, scores: Tensor) -> Any:
+def beam_output(model: Model, sequences: Tensor, scores: Tensor) -> Any:
     """Return what `generate` returns of a beam search with `return_dict_in_generate`."""
     kind: Any = GenerateBeamEncoderDecoderOutput if model.config.is_encoder_decoder else GenerateBeamDecoderOnlyOutput
     return kind(sequences=sequences, sequences_scores=scores)

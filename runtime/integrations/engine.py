@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 import numpy as np
 import torch
@@ -19,18 +19,24 @@ from torch import Tensor
 from ...errors import BudgetError, VocabularyMismatchError
 from ...table.constraint import Constraint
 from ...table.several_ends import one_or_all
-from ...vocabulary.end_tokens import EndTokens, checked_ends
-from ...vocabulary.vocabulary import Vocabulary
+from ...vocabulary.vocabulary import EndTokens, Vocabulary, checked_ends
 from .. import torch_ops
 from ..decode.jump import take_forced
 from ..decode.reader import padded
 from ..decode.sampling import CheckedFilters, _filters, _finite, choose
+from ..device.backend import Cache
 from ..device.device_table import check_logits
 from ..device.torch import drawing
 from ..host.draw import Filters
 from ..host.matcher import Matcher
 from .reader import TransformersReader
 from .texts import size_of
+
+if TYPE_CHECKING:
+    from transformers import (
+        PreTrainedModel,
+    )
+
 
 Finished = Literal["stop", "length", "cancelled", "no distribution", "budget"]
 
@@ -97,7 +103,7 @@ class Engine:
 
     def __init__(
         self,
-        model: Any,
+        model: PreTrainedModel,
         vocabulary: Vocabulary | None = None,
         *,
         rows: int = 8,
@@ -121,7 +127,7 @@ class Engine:
         self.waiting: deque[Request] = deque()
         self.calls = 0  # passes of the model
         self._rows = [_Row() for _ in range(rows)]
-        self._cache: Any = None
+        self._cache: Cache = None
         self._fingerprint = None if vocabulary is None else vocabulary.fingerprint
 
     # ---------------------------------------------------------------------------------------------- coming and going

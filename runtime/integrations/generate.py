@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,11 +16,17 @@ from . import compat
 from .arguments import GIVE_EOS, Tables, elements_of, limits_of, shortest_match, token_ids
 from .batch import BatchConstraint, BatchRows
 from .beams import Beams, search_beams
-from .compat import logits_process, stopping_criteria
+from .compat import Model, logits_process, stopping_criteria
+
+if TYPE_CHECKING:
+    from transformers import (
+        GenerationConfig,
+        LogitsProcessorList,
+    )
 
 
 def constrained_generate(
-    model: Any,
+    model: Model,
     input_ids: Tensor,
     *,
     tables: Tables,
@@ -112,7 +118,9 @@ def constrained_generate(
     )
 
 
-def _with_forced_token(input_ids: Tensor, config: Any, model: Any, model_kwargs: dict[str, Any]) -> Tensor:
+def _with_forced_token(
+    input_ids: Tensor, config: GenerationConfig, model: Model, model_kwargs: dict[str, Any]
+) -> Tensor:
     """Return input_ids with the token that transformers forces to come next, if it does: it is no part of a match."""
     if config.forced_bos_token_id is None or input_ids.shape[1] != 1:
         return input_ids
@@ -148,7 +156,7 @@ def _eos_of(elements: list[Constraint | None], ends: list[int]) -> int | None:
     return eos
 
 
-def _stops(criteria: Any, elements: list[Constraint | None], input_ids: Tensor, ends: list[int]) -> Any:
+def _stops(criteria: list[Any], elements: list[Constraint | None], input_ids: Tensor, ends: list[int]) -> Any:
     """Return the stopping criteria, with ends in the place of the generation config's; without any, matches' length."""
     replaced: tuple[type, ...] = (stopping_criteria.EosTokenCriteria,)
     if ends:
@@ -167,7 +175,7 @@ def _stops(criteria: Any, elements: list[Constraint | None], input_ids: Tensor, 
     return stopping_criteria.StoppingCriteriaList([*kept, own])
 
 
-def _insert(processors: Any, constraint: logits_process.LogitsProcessor) -> Any:
+def _insert(processors: LogitsProcessorList, constraint: logits_process.LogitsProcessor) -> Any:
     """Return a list of processors with the constraint before those that choose among what is allowed."""
     out = logits_process.LogitsProcessorList(processors or [])
     at = next((i for i, processor in enumerate(out) if isinstance(processor, compat.WARPERS)), len(out))
@@ -192,7 +200,7 @@ class _ByRow(logits_process.LogitsProcessor):
         return self._rows.mask(scores, self._state, input_ids.shape[1] - self._first)
 
 
-def _check_search(config: Any, criteria: Any) -> None:
+def _check_search(config: GenerationConfig, criteria: list[Any]) -> None:
     """Raise ValueError for what was asked of beam search and is not done."""
     asked = [
         name

@@ -11,6 +11,7 @@ import torch
 from ...errors import ConstraintError
 from ...table.constraint import Constraint
 from .. import torch_ops
+from ..device.backend import Placed
 from ..device.on_demand import has_lengths
 
 
@@ -19,11 +20,11 @@ class PlacedTable:
     """A table, and what `torch_ops.to_device` made of it; `place` makes one."""
 
     table: Constraint
-    dev: Any
+    dev: Placed
     device: torch.device
     distances: bool  # whether it was put with distances, which max_tokens needs
 
-    def checked(self, device: torch.device, distances: bool) -> Any:
+    def checked(self, device: torch.device, distances: bool) -> Placed:
         """Return what lies on a device. Raises ValueError where it is on another one, or has no distances."""
         if device != self.device:
             raise ValueError(f"the table is on {self.device}, the model's scores are on {device}: place it there")
@@ -47,7 +48,7 @@ def place(table: Constraint, device: torch.device | str | None = None, *, distan
     return PlacedTable(table, dev, torch.empty(0, device=device).device, distances)
 
 
-def unplaced(tables: Any) -> Any:
+def unplaced(tables: object) -> Any:
     """Return tables as callers give them, with the table itself in place of each that is placed."""
     if isinstance(tables, PlacedTable):
         return tables.table
@@ -56,7 +57,7 @@ def unplaced(tables: Any) -> Any:
     return tables
 
 
-def placed(tables: Any) -> dict[int, PlacedTable]:
+def placed(tables: object) -> dict[int, PlacedTable]:
     """Return those of tables that are placed, by the id of the table."""
     given = tables if isinstance(tables, Sequence) else [tables]
     return {id(table.table): table for table in given if isinstance(table, PlacedTable)}

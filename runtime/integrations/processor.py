@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,12 @@ from . import compat
 from .arguments import Tables
 from .batch import BatchConstraint, BatchRows, RowStates, choose, each_array
 from .compat import logits_process
+
+if TYPE_CHECKING:
+    from transformers import (
+        LogitsProcessorList,
+    )
+
 
 BLOCK = 1 << 24  # comparisons made at once
 
@@ -167,7 +173,7 @@ class ConstraintLogitsProcessor(logits_process.LogitsProcessor):
         memories = [memory for memory in [*known, self._alone] if memory is not None and memory.rows is rows]
         return [column.state for memory in memories for column in memory.columns]
 
-    def _of(self, run: Any) -> _Memory | None:
+    def _of(self, run: object) -> _Memory | None:
         """Return what is known of a run."""
         known, memory = self._runs.get(id(run), (None, None))
         return memory if known is not None and known() is run else None
@@ -177,7 +183,7 @@ class ConstraintLogitsProcessor(logits_process.LogitsProcessor):
         return self._of(compat.list_of_assisted_run(frame))
 
 
-def _forces_first(processors: Any, ids: Tensor) -> bool:
+def _forces_first(processors: LogitsProcessorList, ids: Tensor) -> bool:
     """Return whether another processor, here or in an assistant's run, writes the token that comes now."""
     return ids.shape[1] == 1 and any(isinstance(p, logits_process.ForcedBOSTokenLogitsProcessor) for p in processors)
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from .tree_beams import CACHE, check_model
+
+if TYPE_CHECKING:
+    from transformers import (
+        PretrainedConfig,
+        PreTrainedModel,
+    )
+
 
 MOST_AT_ONCE = 512  # tokens of a long prompt in one pass: a mask has as many rows
 
@@ -29,7 +36,7 @@ class TransformersReader:
     [[5, 7], [3, 4, 9]]
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         check_model(model, "read several tokens of each row at once", "Decode with model.generate(..)")
         if any(hasattr(module, "create_position_ids_from_input_ids") for module in model.modules()):
             raise ValueError(
@@ -52,8 +59,8 @@ class TransformersReader:
     @torch.no_grad()
     def extend(
         self,
-        tokens: Any,
-        cache: Any,
+        tokens: ArrayLike,
+        cache: PlacedCache,
         lengths: NDArray[np.int64],
         at: NDArray[np.int64],
         sees: NDArray[np.bool_] | None = None,
@@ -110,12 +117,12 @@ class TransformersReader:
         return logits if self._selects else logits[:, index]
 
     @torch.no_grad()
-    def keep(self, cache: Any, lengths: NDArray[np.int64], entries: NDArray[np.int64]) -> PlacedCache:
+    def keep(self, cache: PlacedCache, lengths: NDArray[np.int64], entries: NDArray[np.int64]) -> PlacedCache:
         """Return the cache with entry lengths + entries[:, i] of each row moved to lengths + i."""
         device = self.model.device
         source = torch.as_tensor(lengths[:, None] + entries, device=device)
         cache.move(source, torch.as_tensor(lengths[:, None] + np.arange(entries.shape[1]), device=device))
-        return cast(PlacedCache, cache)
+        return cache
 
 
 def _penalty(seen: Tensor, dtype: torch.dtype) -> Tensor:
@@ -126,7 +133,7 @@ def _penalty(seen: Tensor, dtype: torch.dtype) -> Tensor:
 class PlacedCache(Cache):
     """Keys and values of which each row's new ones are put at columns that are given before each pass."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: PretrainedConfig) -> None:
         super().__init__(layers=[cast(Any, PlacedLayer)() for _ in DynamicCache(config=config).layers])
 
     def place(self, columns: Tensor, width: int) -> None:
@@ -146,10 +153,10 @@ class PlacedLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # what transf
 
     columns: Tensor
     width: int
-    keys: Any
-    values: Any
+    keys: Tensor
+    values: Tensor
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Put new keys and values (B, H, n, D) at their columns, and return all that are seen."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,13 @@ from torch.nn import functional
 from ...errors import VocabularyMismatchError
 from .. import torch_ops
 from ..decode.beam import Beams, Step, beam_search
+from ..device.backend import Placed
+
+if TYPE_CHECKING:
+    from transformers import (
+        PreTrainedModel,
+    )
+
 
 Transition = Literal["gru", "add", "none"]
 Verification = Literal["step", "end", "none"]
@@ -156,7 +163,7 @@ def draft_loss(head: DraftHead, hidden: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(logits.flatten(0, 1), targets.clamp(min=-1).flatten(), ignore_index=-1)
 
 
-def prefill_of(model: Any, input_ids: Tensor, attention_mask: Tensor | None = None) -> Prefill:
+def prefill_of(model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor | None = None) -> Prefill:
     """Return the prefill of a causal model of transformers over prompts (B, T), padded on either side.
 
     attention_mask: (B, T), 0 at the padding. Prompts are moved to the right first, so that placeholders stand directly
@@ -195,7 +202,7 @@ def prefill_of(model: Any, input_ids: Tensor, attention_mask: Tensor | None = No
 def self_draft_search(
     head: DraftHead,
     prefill: Prefill,
-    dev: Any,
+    dev: Placed,
     *,
     beams: int,
     verify: Verification = "step",
@@ -260,7 +267,7 @@ def self_draft_search(
     return _members(found, dev, beams) if verify == "end" else found
 
 
-def _members(found: Beams, dev: Any, beams: int) -> Beams:
+def _members(found: Beams, dev: Placed, beams: int) -> Beams:
     """Return the first `beams` members among what was found, in their order; what is not valid comes last."""
     tokens = found.tokens
     is_member = torch_ops.contains(dev, tokens.clamp(min=0).flatten(0, 1)).view(tokens.shape[:2])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,23 +13,28 @@ from ...errors import ConstraintError
 from ...table.constraint import Constraint
 from ...vocabulary.vocabulary import Vocabulary
 from . import compat
+from .compat import Model
 from .generate import constrained_generate
 
+if TYPE_CHECKING:
+    pass
+    from transformers import GenerationConfig
 
-def size_of(model: Any) -> int:
+
+def size_of(model: Model) -> int:
     """Return V, the width of a model's logits."""
     outputs = model.get_output_embeddings()
     return int(outputs.weight.shape[0]) if outputs is not None else int(model.config.get_text_config().vocab_size)
 
 
-def ends_of(model: Any) -> list[int]:
+def ends_of(model: Model) -> list[int]:
     """Return the tokens with which a model's generation config ends texts."""
     ends = model.generation_config.eos_token_id
     return [] if ends is None else list(ends) if isinstance(ends, Sequence) else [int(ends)]
 
 
 def written_texts(
-    model: Any,
+    model: Model,
     tokenizer: Any,
     prompts: Sequence[Any],
     vocabulary: Vocabulary,
@@ -74,7 +79,7 @@ class _Run:
         """`constrained_generate`, which notes this."""
 
         @wraps(constrained_generate)  # transformers looks for the names of its parameters
-        def noted(model: Any, input_ids: Tensor, *, generation_config: Any, **options: Any) -> Any:
+        def noted(model: Model, input_ids: Tensor, *, generation_config: GenerationConfig, **options: Any) -> Any:
             forced = generation_config.forced_bos_token_id is not None and input_ids.shape[1] == 1
             self.first = input_ids.shape[1] + forced  # a token that is forced is no part of a text
             self.ends = compat.end_tokens(generation_config)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections import OrderedDict
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -25,7 +25,16 @@ except ImportError:
         "this module needs transformers, 5 or later: pip install 'maskwright[transformers]'"
     ) from None
 
+
 from . import compat
+from .compat import Model
+
+if TYPE_CHECKING:
+    from transformers import (
+        PretrainedConfig,
+        PreTrainedModel,
+    )
+
 
 # what models take and return their keys and values as: by its second name up to transformers 5.23
 CACHE = next(name for name in ("cache", "past_key_values") if name in CausalLMOutputWithPast.__dataclass_fields__)
@@ -53,7 +62,7 @@ class TreeBeams(NamedTuple):
 
 
 def tree_beam_search(
-    model: Any,
+    model: Model,
     input_ids: Tensor,
     attention_mask: Tensor | None = None,
     *,
@@ -109,7 +118,7 @@ class TreeCache(DynamicCache):
     the next they save 1 to 4 % of the time that concatenating takes (on a CPU, prompt of 2,048 tokens).
     """
 
-    def __init__(self, config: Any, batch: int, prompt: int, collect: int) -> None:
+    def __init__(self, config: PretrainedConfig, batch: int, prompt: int, collect: int) -> None:
         super().__init__(config=config)
         self.batch = batch
         self.prompt = prompt  # P
@@ -169,7 +178,7 @@ class TreeCache(DynamicCache):
 # --------------------------------------------------------------------------------------------------- the model
 
 
-def _over_tree(model: Any, tree: TreeCache, scores: list[Tensor]) -> Any:
+def _over_tree(model: Model, tree: TreeCache, scores: list[Tensor]) -> Any:
     """Return a model with the same weights whose `forward` takes a row for each beam and computes them as a tree.
 
     `scores` receives those of the best sequences, (B, M), at each step.
@@ -236,7 +245,7 @@ def _mask(tree: TreeCache, prompts: Tensor | None, dtype: torch.dtype) -> Tensor
 # --------------------------------------------------------------------------------------------------- refusals
 
 
-def check_model(model: Any, task: str, instead: str) -> None:
+def check_model(model: object, task: str, instead: str) -> None:
     """Raise TypeError or ValueError for a model that cannot be told, token by token, what it sees and where it is.
 
     task, instead: what it is needed for, and what can be done without.
@@ -282,7 +291,7 @@ def check_model(model: Any, task: str, instead: str) -> None:
         raise ValueError(f"{name} cannot {task}: {why}. {instead}")
 
 
-def _rope_types(config: Any) -> set[str]:
+def _rope_types(config: object) -> set[str]:
     """Return the kinds of rotary embedding that a model has, in any of its layers."""
     found = set()
     for name in ("rope_parameters", "rope_scaling"):

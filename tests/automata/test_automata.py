@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from maskwright.automata import ops, utf8
 from maskwright.automata.budget import Budget, Meter
 from maskwright.automata.dfa import Dfa
-from maskwright.automata.hashing import slot_of
 from maskwright.automata.minimize import canonical
 from maskwright.automata.nfa import Fragment, Nfa
 from maskwright.automata.subsets import determinize
 from maskwright.errors import BudgetError, ConstraintError
+from maskwright.kernels.arrays import slot_of
 
 LETTERS = b"abc"
 WORDS = [bytes(w) for n in range(6) for w in itertools.product(LETTERS, repeat=n)]

@@ -39,8 +39,7 @@ from prometheus_client.parser import text_string_to_metric_families  # noqa: E40
 
 from maskwright.compile.grammar.notations import syntax_of  # noqa: E402
 from maskwright.serve import constraints, loading  # noqa: E402
-from maskwright.serve.answers import Call, Calls, DecodedText  # noqa: E402
-from maskwright.serve.call_marks import CallMarks, call_marks  # noqa: E402
+from maskwright.serve.answers import Call, CallMarks, Calls, DecodedText, call_marks  # noqa: E402
 from maskwright.serve.service import Service  # noqa: E402
 from maskwright.serve.settings import Limits  # noqa: E402
 from tests.support.servers import post, running, wait  # noqa: E402

@@ -8,8 +8,7 @@ import pickle
 import threading
 
 import maskwright as mw
-from maskwright.vocabulary import derived
-from maskwright.vocabulary.derived import Derived
+from maskwright.vocabulary.vocabulary import Derived
 
 
 class Numbers(list[int]):
@@ -17,7 +16,8 @@ class Numbers(list[int]):
 
 
 def test_the_example_holds() -> None:
-    result = doctest.testmod(derived)
+    (example,) = doctest.DocTestFinder(recurse=False).find(Derived, globs={"Derived": Derived})
+    result = doctest.DocTestRunner().run(example)
     assert result.attempted
     assert result.failed == 0
 

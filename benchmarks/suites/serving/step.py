@@ -65,9 +65,8 @@ def _drawing(engine: Ours, logits: torch.Tensor) -> Record:
     vocab = mw.Vocabulary.from_bytes([b"", *(b"%d" % token for token in range(1, logits.shape[1]))], eos=0)
     free = torch_ops.to_device(mw.compile_regex("[0-9]*", vocab))
     places = {"little allowed": (engine.dev, engine.state), "all allowed": (free, torch_ops.start(free, len(logits)))}
-    for (where, place), (name, options) in itertools.product(
-        places.items(), (("best", {"temperature": 0}), ("temperature 1", {}), ("top_p 0.9", {"top_p": 0.9}))
-    ):
+    ways: dict[str, Record] = {"best": {"temperature": 0}, "temperature 1": {}, "top_p 0.9": {"top_p": 0.9}}
+    for (where, place), (name, options) in itertools.product(places.items(), ways.items()):
         draw = partial(sample, place[0], logits, place[1], None, ops=torch_ops, **options)
         each = out[f"{name}, {where}"] = {"kernel_us": statistics.median(microseconds(draw) for _ in range(10))}
         with patch.object(torch_ops, "draw", return_value=None):
