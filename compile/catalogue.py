@@ -20,7 +20,8 @@ from ..table.snapshot import Snapshot
 from ..table.sorted_matrix import SortedMatrix
 from ..table.transition_table import TransitionTable
 from ..table.update_log import check_apart
-from ..vocabulary.vocabulary import EndTokens, Vocabulary
+from ..vocabulary.token_ids import EndTokens
+from ..vocabulary.vocabulary import Vocabulary
 from .catalogue_file import CatalogueHeader, ItemRows, is_fixed, read_fixed, write_fixed
 from .found_items import AnyFilter, Table, on_host, ranked_items
 from .item_store import ItemStore

@@ -30,7 +30,7 @@ from ..table.groups import (
 )
 from ..table.sorted_matrix import SortedMatrix, in_order, lay_out
 from ..table.transition_table import TransitionTable
-from ..vocabulary.vocabulary import EndTokens, checked_ends
+from ..vocabulary.token_ids import EndTokens, checked_ends
 
 _NO_OFFSETS = np.empty(0, np.int64)
 LONG_BUILD = 2_000_000  # sequences; below this a build takes well under a second and shows no progress

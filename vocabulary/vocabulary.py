@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, product
 from pathlib import Path
-from typing import Any, TypeAlias, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConstraintError, VocabularyMismatchError
-from ..kernels.limits import MOST_TOKENS
 from . import tokenizers
 from .characters import BYTE_GROUP, TokenCharacters, shares_without
 from .longest_match import LongestMatch, shortened
+from .token_ids import EndTokens, checked_ends, checked_id, checked_size, not_bytes
 from .token_trie import TokenTrie, token_trie
 
 T = TypeVar("T")
@@ -51,29 +51,6 @@ class Derived:
                 found = self._objects[kind] = kind()
         assert isinstance(found, kind), "kind() is a kind"
         return found
-
-
-EndTokens: TypeAlias = int | Iterable[int]
-"""One end token, or several, as a model's `generation_config.eos_token_id` has them."""
-
-
-def checked_ends(eos: object, size: int, argument: str = "eos") -> tuple[int, ...]:
-    """Return end tokens in the order given, each once; () for None.
-
-    eos: an id, a list, tuple or array of ids, or None. argument: what it is called where it was given. Raises
-    ConstraintError for ids outside 0 .. size - 1, for an empty list, and for what has no order.
-    """
-    if eos is None:
-        return ()
-    given: list[Any] = [eos]
-    if isinstance(eos, Iterable) and not isinstance(eos, (str, bytes, Mapping, Set)):
-        given = list(eos)
-    if not given:
-        raise ConstraintError("is an empty list: pass at least one token, or leave it out", argument=argument)
-    for one in given:
-        if not isinstance(one, (int, np.integer)) or isinstance(one, bool) or not 0 <= one < size:
-            raise ConstraintError(f"must be token ids from 0 to {size - 1}, not {one!r}", argument=argument)
-    return tuple(dict.fromkeys(map(int, given)))
 
 
 _LONGEST = 65_535  # bytes of a token; depths are uint16
@@ -183,13 +160,13 @@ class Vocabulary:
             )
         spelt = list(tokens)
         if set(map(type, spelt)) - {bytes}:
-            raise _not_bytes(spelt)
-        width = _checked_size(size, len(spelt))
-        ids = {_checked_id(i, width, "special") for i in special}
+            raise not_bytes(spelt)
+        width = checked_size(size, len(spelt))
+        ids = {checked_id(i, width, "special") for i in special}
         named = {**(names or {}), **named}
         if not all(isinstance(name, str) for name in named):
             raise ConstraintError("names of special tokens must be text, as the tokenizer calls them")
-        special_ids = {name: _checked_id(i, width, "names", "must map to token ids") for name, i in named.items()}
+        special_ids = {name: checked_id(i, width, "names", "must map to token ids") for name, i in named.items()}
         ends = checked_ends(eos, width)
         ids.update(ends)
         for i in ids:
@@ -615,36 +592,3 @@ def _most(is_in: NDArray[np.int64], text: NDArray[np.uint8], offset: NDArray[np.
     """Return the most bytes of a set that a token has, of tokens that stand one behind the other in a text."""
     begun = np.concatenate(([0], np.cumsum(is_in[text])))
     return int(np.diff(begun[offset]).max(initial=0))
-
-
-def _is_int(value: object) -> TypeGuard[int]:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
-def _checked_size(size: int | None, count: int) -> int:
-    if not count:
-        raise ConstraintError("the vocabulary is empty: pass the bytes of at least one token")
-    if size is None:
-        size = count
-    if not _is_int(size) or not count <= size <= MOST_TOKENS:
-        raise ConstraintError(
-            f"must be an integer from {count}, the number of tokens, to {MOST_TOKENS:,}, not {size!r}: "
-            "it is the width of the model's logits",
-            argument="size",
-        )
-    return int(size)
-
-
-def _checked_id(value: object, size: int, argument: str, what: str = "must be token ids") -> int:
-    if not _is_int(value) or not 0 <= value < size:
-        raise ConstraintError(f"{what} from 0 to {size - 1}, not {value!r}", argument=argument)
-    return int(value)
-
-
-def _not_bytes(tokens: Sequence[Any]) -> ConstraintError:
-    at, token = next((i, t) for i, t in enumerate(tokens) if type(t) is not bytes)
-    how = {
-        str: "encode it, token.encode(), unless it is spelt in a tokenizer's own alphabet: then use a from_ method",
-        type(None): 'use b"" for an id without bytes',
-    }.get(type(token), "convert it with bytes(token)" if isinstance(token, (bytearray, memoryview)) else "pass bytes")
-    return ConstraintError(f"token {at} is {type(token).__name__}, not bytes: {how}")

@@ -440,7 +440,7 @@ def filtered_beams() -> str:
 
     chosen = table.filter(keep)
     dev = numpy_ops.with_filters(numpy_ops.to_device(table), [chosen])
-    out = beam_search(step, np.zeros((2, 3), np.int64), dev, ops=numpy_ops, batch=1, beams=2, max_length=3)
+    out = beam_search(step, np.zeros((2, 3), np.int64), dev, ops=numpy_ops, batch=1, beams=2, max_tokens=3)
     best = [tuple(row.tolist()) for row in out.tokens[0]]
     live.update(best)
     kept = {tuple(row[:n]) for row, wanted in zip(sids, keep, strict=True) if wanted for n in range(4)}

@@ -19,7 +19,8 @@ from torch import Tensor
 from ...errors import BudgetError, VocabularyMismatchError
 from ...table.constraint import Constraint
 from ...table.several_ends import one_or_all
-from ...vocabulary.vocabulary import EndTokens, Vocabulary, checked_ends
+from ...vocabulary.token_ids import EndTokens, checked_ends
+from ...vocabulary.vocabulary import Vocabulary
 from .. import torch_ops
 from ..decode.jump import take_forced
 from ..decode.reader import padded

@@ -184,7 +184,7 @@ def test_a_library_of_other_sources_is_not_used(tmp_path):
     """After a change numba compiles kernels anew, or it is an error; the caller of what changed has not changed."""
     package = copied(tmp_path)
     assert used(tmp_path).stdout.split() == ["0", "compiled"]
-    bits = package / "kernels" / "bits.py"
+    bits = package / "kernels" / "arrays.py"
     text = bits.read_text()
     assert text.count("!= 0") == 1
     bits.write_text(text.replace("!= 0", "< 2"))
