@@ -9,26 +9,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast, overload
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..kernels.limits import UNREACHABLE
-from ..lazy.lazy_table import Compiled
 from ..table.constraint import Constraint
 from ..table.sid_filter import SidFilter
 from ..table.snapshot import LiveFilter, Snapshot
-from ..table.sorted_matrix import SortedMatrix
 from ..table.transition_table import TransitionTable
 from .arena.arena import Arena, Handle, starts_in, starts_of
 from .arena.view import ArenaView, HostTable
-from .device import device_filters, device_live, live_filters
+from .device import device_filters, device_live
 from .device import numpy_arrays as arrays
 from .device.backend import Placed
 from .device.cursor import Cursor, Kinds
 from .device.device_live import DeviceLive
-from .device.device_matrix import DeviceMatrix, place
+from .device.device_matrix import DeviceMatrix
 from .device.device_table import (
     AnyState,
     Candidates,
@@ -46,14 +45,14 @@ from .device.device_table import (
     is_end,
     not_put,
     unbranched,
-    whole,
 )
 from .device.likelihood import check_likelihood
 from .device.live_cursor import LiveCursor
 from .device.matrix_cursor import MatrixCursor
 from .device.numpy_arrays import log_softmax, unpack
-from .device.on_demand import OnDemandTable, is_read, read
+from .device.on_demand import OnDemandTable
 from .device.on_demand_cursor import OnDemandCursor
+from .device.placing import place
 from .device.table_filter_cursor import FilteredTableCursor
 from .device.table_filters import DeviceFilteredTable
 from .numpy_moves import Configuration, configurations_of, distance, edges, moves, state_of
@@ -112,31 +111,9 @@ def _for_all_kinds(operation: Callable[Concatenate[Any, P], Result]) -> Callable
     return cast(Callable[Concatenate[Any, P], Result], run)
 
 
-@overload
 def to_device(
-    table: Compiled, device: Any = None, *, distances: bool = False, on_demand: Literal[False] | None = None
-) -> TransitionTable: ...
-@overload
-def to_device(
-    table: Compiled, device: Any = None, *, distances: bool = False, on_demand: Literal[True]
-) -> OnDemandTable: ...
-@overload
-def to_device(table: SortedMatrix, device: Any = None, *, distances: bool = False) -> DeviceMatrix: ...
-@overload
-def to_device(
-    table: SidFilter, device: Any = None, *, distances: bool = False
-) -> DeviceMatrix | DeviceFilteredTable: ...
-@overload
-def to_device(table: Snapshot | LiveFilter, device: Any = None, *, distances: bool = False) -> DeviceLive: ...
-@overload
-def to_device(table: Arena, device: Any = None, *, distances: bool = False) -> ArenaView: ...
-@overload
-def to_device(
-    table: Constraint | Arena, device: Any = None, *, distances: bool = False, on_demand: bool | None = None
-) -> HostTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable: ...
-def to_device(
-    table: Constraint | Arena, device: Any = None, *, distances: bool = False, on_demand: bool | None = None
-) -> HostTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable:
+    constraint: Constraint | Arena, device: object = None, *, distances: bool = False, on_demand: bool | None = None
+) -> Placed:
     """Return the table itself: in numpy it is used where it is, and distances are at hand; of a matrix, its words.
 
     Of an arena it is the table that its arrays form, which change as tables come and go.
@@ -146,36 +123,31 @@ def to_device(
     holds for tables without a finite form, such as grammars whose nesting the text does not delimit: see
     `on_demand.OnDemandTable`.
     """
-    if is_read(table, on_demand):
-        return read(arrays, np.asarray, cast(Any, table), distances)
-    if not isinstance(table, Arena):
-        table = whole(table)
-    if isinstance(table, SortedMatrix):
-        return place(table, np.asarray)
-    if isinstance(table, SidFilter):
-        bare: Any = to_device(table.table, distances=distances)
-        return cast("DeviceMatrix | DeviceFilteredTable", with_filters(bare, [table]))
-    if isinstance(table, Snapshot | LiveFilter):
-        return live_filters.place_live_set(table, np.asarray)
-    if isinstance(table, Arena):
-        table.check_budgets(distances)
-        return table.table
-    return table
+    if isinstance(constraint, Arena) and not on_demand:
+        constraint.check_budgets(distances)
+        return constraint.table
+    return place(_Library(), cast(Constraint, constraint), distances, on_demand)
 
 
-@overload
-def with_filters(
-    dev: TransitionTable | DeviceFilteredTable, filters: Sequence[SidFilter], of: ArrayLike | None = None
-) -> DeviceFilteredTable: ...
+class _Library:
+    """Arrays of numpy. See `placing.Library`."""
+
+    arrays, wide = arrays, True
+
+    def convert(self, array: Array) -> Array:
+        return np.asarray(array)
+
+    def table(self, table: TransitionTable, distances: bool) -> TransitionTable:
+        return table
+
+    def with_filters(self, dev: Placed, filters: Sequence[SidFilter]) -> Placed:
+        return with_filters(dev, filters)
+
+    def lasting(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
 
-@overload
-def with_filters(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix: ...
-@overload
-def with_filters(dev: DeviceLive, filters: Sequence[LiveFilter], of: ArrayLike | None = None) -> DeviceLive: ...
-
-
-def with_filters(dev: Any, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike | None = None) -> Any:
+def with_filters(dev: Placed, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike | None = None) -> Any:
     """Return a matrix, live set or table with filters of it, one for each row of a batch.
 
     Whatever is allowed leads to a kept item. dev: from `to_device` of a sorted matrix, of a table of

@@ -17,6 +17,9 @@ Array: TypeAlias = Any
 Placed: TypeAlias = Any
 """What `to_device` of the same library returns: a table, a matrix, an arena or a table that is read on demand."""
 
+States: TypeAlias = Any
+"""A state of whatever kind: a tuple of arrays with the batch first, `node` the first of them."""
+
 Cache: TypeAlias = Any
 """A model's cache: a tree of dicts, lists and tuples whose leaves are arrays with the batch first, or None."""
 
@@ -28,8 +31,8 @@ class Offer(NamedTuple):
     """What states at one depth offer, ends aside."""
 
     scores: Array  # (n, w) those given where a token is allowed, else -inf
-    tokens: Any  # (n, w) ascending where they are allowed; None: column v is token v
-    edges: Any = None  # (n, w) where tokens lead, as the kind numbers it; None where that is looked up
+    tokens: Array  # (n, w) ascending where they are allowed; None: column v is token v
+    edges: Array = None  # (n, w) where tokens lead, as the kind numbers it; None where that is looked up
 
 
 class Backend(Protocol):
@@ -164,31 +167,39 @@ class Operations(Protocol):
     def arrays(self) -> Backend:
         """The functions of arrays of the library."""
 
-    def start(self, dev: Placed, batch: int, /) -> Any:
+    def start(self, dev: Placed, batch: int, /) -> States:
         """Return the state of `batch` sequences with nothing written yet."""
 
     def first_tokens(self, dev: Placed, cache: Cache, count: int, token: int, /) -> Array:
         """Return `count` copies of the token a model is first fed with."""
 
-    def accepting(self, dev: Placed, state: Any, /) -> Array:
+    def accepting(self, dev: Placed, state: States, /) -> Array:
         """Return whether each sequence may end where it stands: bool (B,)."""
 
-    def advance(self, dev: Placed, state: Any, tokens: Array, /) -> Any:
+    def advance(self, dev: Placed, state: States, tokens: Array, /) -> States:
         """Return the state after one more token (B,) each; the dead state where it was not allowed."""
 
-    def mask_logits(self, dev: Placed, logits: Array, state: Any, remaining: Array | None = None, /) -> Array:
+    def mask_logits(self, dev: Placed, logits: Array, state: States, remaining: Array | None = None, /) -> Array:
         """Return logits (B, V) with -inf at every token that is not allowed."""
 
     def select(
-        self, dev: Placed, logits: Array, state: Any, scores: Array, beams: int, level: int, renormalize: bool = ..., /
+        self,
+        dev: Placed,
+        logits: Array,
+        state: States,
+        scores: Array,
+        beams: int,
+        level: int,
+        renormalize: bool = ...,
+        /,
     ) -> Any:
         """Return the `beams` best continuations over all beams of each batch element, EOS aside."""
 
-    def end_scores(self, dev: Placed, logits: Array, state: Any, renormalize: bool = ..., /) -> Array:
+    def end_scores(self, dev: Placed, logits: Array, state: States, renormalize: bool = ..., /) -> Array:
         """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere."""
 
     def allowed_tokens(
-        self, dev: Placed, state: Any, width: int, remaining: Array | None = None, /
+        self, dev: Placed, state: States, width: int, remaining: Array | None = None, /
     ) -> tuple[Array, Array]:
         """Return the first `width` tokens that each state allows, and EOS; and which of them there are."""
 
@@ -196,7 +207,7 @@ class Operations(Protocol):
         self,
         dev: Placed,
         logits: Array,
-        state: Any,
+        state: States,
         uniforms: Callable[[], Array],
         filters: Any,
         remaining: Array | None,

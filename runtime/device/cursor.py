@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, NamedTuple, NoReturn, ParamSpec, TypeVar, cast
 
 from . import likelihood
-from .backend import Array, Backend, Cache, Offer, Placed
+from .backend import Array, Backend, Cache, Offer, Placed, States
 from .device_table import (
     Candidates,
     Selection,
@@ -46,14 +46,14 @@ _NONE = -float("inf")
 class Chosen(NamedTuple):
     """Continuations that were chosen among what states offer."""
 
-    before: Any  # the states before
+    before: States  # the states before
     of_parents: Callable[[Array], Array]  # gathers an array of these states: (n, ..)
     tokens: Array  # (n,) 0 where there is none
     edges: Callable[[], Array] | None  # the edges (n,) of an `Offer` that has some
     alive: Array  # (n,) which there are
     level: int
 
-    def states(self) -> Any:
+    def states(self) -> States:
         """Return the states (n,) that they continue."""
         return type(self.before)(*map(self.of_parents, self.before))
 
@@ -72,40 +72,40 @@ class Cursor:
 
     # ------------------------------------------------------------------------------ what a kind tells of its states
 
-    def start(self, dev: Any, batch: int) -> Any:
+    def start(self, dev: Placed, batch: int) -> States:
         """Return the state of `batch` sequences with nothing written yet."""
         raise NotImplementedError
 
-    def accepting(self, dev: Any, state: Any) -> Array:
+    def accepting(self, dev: Placed, state: States) -> Array:
         """Return whether each sequence may end where it stands: bool (B,)."""
         raise NotImplementedError
 
-    def distance(self, dev: Any, state: Any) -> Array:
+    def distance(self, dev: Placed, state: States) -> Array:
         """Return the tokens (B,) in which each sequence can be complete, at least one of which is always allowed.
 
         A table must have been put with distances.
         """
         raise NotImplementedError
 
-    def anchor(self, dev: Any) -> Array:
+    def anchor(self, dev: Placed) -> Array:
         """Return an array of integers that is where the constraint is, of the type of its tokens."""
         raise NotImplementedError
 
-    def check_state(self, dev: Any, state: Any) -> None:
+    def check_state(self, dev: Placed, state: States) -> None:
         """Raise ValueError for a state of another constraint."""
 
-    def allowed(self, dev: Any, state: Any, remaining: Array | None) -> Array:
+    def allowed(self, dev: Placed, state: States, remaining: Array | None) -> Array:
         """Return a mask (n, V or more) of what states allow, ends among them: -1 or True where it is, else 0."""
         raise NotImplementedError
 
-    def offers(self, dev: Any, x: Array, state: Any, level: int, normalized: bool) -> Offer:
+    def offers(self, dev: Placed, x: Array, state: States, level: int, normalized: bool) -> Offer:
         """Return x (n, V') of what states at one depth offer; a state of another depth may lack some or all of it.
 
         normalized: x has log-probabilities, else logits, of which some that are not allowed may be NaN or inf.
         """
         raise NotImplementedError
 
-    def follow(self, dev: Any, state: Any, tokens: Array, level: int | None, alive: Array | None) -> Any:
+    def follow(self, dev: Placed, state: States, tokens: Array, level: int | None, alive: Array | None) -> States:
         """Return the states (n, k) after one more token (n, k) of states (n,), the dead one where there is none.
 
         level: the depth of all states, where it is known. alive: (n, k) which of the tokens there are, all allowed;
@@ -113,26 +113,26 @@ class Cursor:
         """
         raise NotImplementedError
 
-    def first_offers(self, dev: Any, state: Any, width: int, remaining: Array | None) -> tuple[Array, Array]:
+    def first_offers(self, dev: Placed, state: States, width: int, remaining: Array | None) -> tuple[Array, Array]:
         """Return the first `width` tokens (n, width) that states offer, ends aside, and which of them are allowed."""
         raise NotImplementedError
 
     # ---------------------------------------------------------------------------------- what a kind may do faster
 
-    def mask_words(self, dev: Any, state: Any, remaining: Array | None) -> Array:
+    def mask_words(self, dev: Placed, state: States, remaining: Array | None) -> Array:
         """Return what states allow, packed: (n, ceil(V / 32))."""
         return self.ops.pack(self.allowed(dev, state, remaining)[:, : dev.vocab_size])
 
-    def masked(self, dev: Any, x: Array, state: Any, remaining: Array | None = None) -> Array:
+    def masked(self, dev: Placed, x: Array, state: States, remaining: Array | None = None) -> Array:
         """Return x (n, V') with -inf at every token that is not allowed."""
         return self.ops.keep(x, self.allowed(dev, state, remaining), dev.vocab_size)
 
-    def mask_in_place(self, dev: Any, x: Array, state: Any, remaining: Array | None) -> Array:
+    def mask_in_place(self, dev: Placed, x: Array, state: States, remaining: Array | None) -> Array:
         """Return x (n, V'), whose memory is written to, with -inf at every token that is not allowed."""
         x[...] = self.masked(dev, x, state, remaining)
         return x
 
-    def masked_at(self, dev: Any, x: Array, state: Any, level: int, in_place: bool) -> Array:
+    def masked_at(self, dev: Placed, x: Array, state: States, level: int, in_place: bool) -> Array:
         """Return what `masked` does, where all states are at one depth or dead."""
         if dev.eos is not None:
             return self.mask_in_place(dev, x, state, None) if in_place else self.masked(dev, x, state)
@@ -162,24 +162,24 @@ class Cursor:
         x[...] = _NONE
         return ops.scatter(x, tokens, kept)
 
-    def reached(self, dev: Any, chosen: Chosen) -> Any:
+    def reached(self, dev: Placed, chosen: Chosen) -> States:
         """Return the states (n,) that chosen continuations lead to."""
         found = self.follow(dev, chosen.states(), chosen.tokens[:, None], chosen.level, chosen.alive[:, None])
         return _first_column(found)
 
     def select_at_once(
-        self, dev: Any, logits: Array, state: Any, scores: Array, beams: int, level: int, renormalize: bool
+        self, dev: Placed, logits: Array, state: States, scores: Array, beams: int, level: int, renormalize: bool
     ) -> Selection | None:
         """Return what `select` does where a kernel does all of it, else None."""
         return None
 
     # ------------------------------------------------------------------------------------------------- operations
 
-    def first_tokens(self, dev: Any, cache: Cache, count: int, token: int) -> Array:
+    def first_tokens(self, dev: Placed, cache: Cache, count: int, token: int) -> Array:
         """Return `count` copies of the token a model is first fed with, where the constraint or else the cache is."""
         return self.ops.zeros((count,), like=self.anchor(dev)) + token
 
-    def bitmask(self, dev: Any, state: Any, remaining: Array | None = None) -> Array:
+    def bitmask(self, dev: Placed, state: States, remaining: Array | None = None) -> Array:
         """Return the tokens allowed in each state, packed: (B, ceil(V / 32)), token 32 * w + i is bit i of word w.
 
         remaining: (B,) how many tokens may still be written, ends aside. Then only tokens are allowed from whose target
@@ -197,7 +197,7 @@ class Cursor:
         return self.ops.scatter(words, self._columns([*found], state.node), self._beside(values))
 
     def mask_logits(
-        self, dev: Any, logits: Array, state: Any, remaining: Array | None = None, level: int | None = None
+        self, dev: Placed, logits: Array, state: States, remaining: Array | None = None, level: int | None = None
     ) -> Array:
         """Return logits (B, V') with -inf at every token that is not allowed; what is allowed is left untouched.
 
@@ -207,13 +207,13 @@ class Cursor:
         return self._mask(False, dev, logits, state, remaining, level)
 
     def mask_logits_(
-        self, dev: Any, logits: Array, state: Any, remaining: Array | None = None, level: int | None = None
+        self, dev: Placed, logits: Array, state: States, remaining: Array | None = None, level: int | None = None
     ) -> Array:
         """Mask logits (B, V') as `mask_logits` does, in place, and return them."""
         return self._mask(True, dev, logits, state, remaining, level)
 
     def _mask(
-        self, in_place: bool, dev: Any, logits: Array, state: Any, remaining: Array | None, level: int | None
+        self, in_place: bool, dev: Placed, logits: Array, state: States, remaining: Array | None, level: int | None
     ) -> Array:
         self._check(dev, logits, state)
         values = []
@@ -230,7 +230,7 @@ class Cursor:
             return masked
         return self.ops.scatter(masked, self._columns(dev.other_ends, state.node), self._beside(values))
 
-    def candidates(self, dev: Any, logits: Array, state: Any, width: int, level: int | None = None) -> Candidates:
+    def candidates(self, dev: Placed, logits: Array, state: States, width: int, level: int | None = None) -> Candidates:
         """Return the `width` best allowed continuations of each row, to end among them as `eos`, best first.
 
         Of several ends it is `eos` that is among them, with the probability of all ends together.
@@ -254,7 +254,14 @@ class Cursor:
         return Candidates(best, tokens, self.follow(dev, state, tokens, level, alive))
 
     def select(
-        self, dev: Any, logits: Array, state: Any, scores: Array, beams: int, level: int, renormalize: bool = False
+        self,
+        dev: Placed,
+        logits: Array,
+        state: States,
+        scores: Array,
+        beams: int,
+        level: int,
+        renormalize: bool = False,
     ) -> Selection:
         """Return the `beams` best continuations over all beams of each batch element, ends aside.
 
@@ -297,7 +304,7 @@ class Cursor:
         chosen = Chosen(state, of_parents, tokens.reshape(-1), follows, alive.reshape(-1), level)
         return Selection(best, parents, tokens, self.reached(dev, chosen))
 
-    def _scored(self, dev: Any, logits: Array, state: Any, level: int, renormalize: bool) -> Offer:
+    def _scored(self, dev: Placed, logits: Array, state: States, level: int, renormalize: bool) -> Offer:
         """Return the log-probabilities of what states offer: -inf, or NaN, in a row that has no distribution."""
         ops = self.ops
         if not renormalize:
@@ -311,7 +318,7 @@ class Cursor:
         sound = (mass > _NONE) & (mass < float("inf"))
         return offer._replace(scores=ops.where(sound, offer.scores - ops.where(sound, mass, 0.0), _NONE))
 
-    def end_scores(self, dev: Any, logits: Array, state: Any, renormalize: bool = False) -> Array:
+    def end_scores(self, dev: Placed, logits: Array, state: States, renormalize: bool = False) -> Array:
         """Return the log-probability of EOS (B,) where a sequence may end, else -inf; `renormalize` as in `select`.
 
         Of several ends it is the probability that the model ends by any of them.
@@ -326,7 +333,7 @@ class Cursor:
         last = self.ops.log_softmax(self.masked(dev, logits, state) if renormalize else logits)[:, dev.eos]
         return self.ops.where(self.accepting(dev, state) & (last <= float("inf")), last, _NONE)
 
-    def advance(self, dev: Any, state: Any, tokens: Array) -> Any:
+    def advance(self, dev: Placed, state: States, tokens: Array) -> States:
         """Return the state after one more token (B,) each; the dead state where it was not allowed."""
         check_tokens(state.node.shape[0], tokens.shape, self.ops.is_integral(tokens), tokens.dtype)
         self.check_state(dev, state)
@@ -335,11 +342,11 @@ class Cursor:
             tokens = self.ops.where(is_end(dev, tokens), dev.eos, tokens)
         return self.after(dev, state, tokens)
 
-    def after(self, dev: Any, state: Any, tokens: Array) -> Any:
+    def after(self, dev: Placed, state: States, tokens: Array) -> States:
         """Return the state after any one token (n,) each; no other ends are among them."""
         return _first_column(self.follow(dev, state, tokens[:, None], None, None))
 
-    def log_mass(self, dev: Any, logits: Array, state: Any) -> Array:
+    def log_mass(self, dev: Placed, logits: Array, state: States) -> Array:
         """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold."""
         self._check(dev, logits, state)
         log_probs = self.ops.log_softmax(self._with_one_end(dev, logits, state))
@@ -347,10 +354,10 @@ class Cursor:
 
     def log_probs(
         self,
-        dev: Any,
+        dev: Placed,
         logits: Array,
         tokens: Array,
-        state: Any = None,
+        state: States = None,
         *,
         remaining: Array | None = None,
         renormalize: bool = True,
@@ -364,7 +371,7 @@ class Cursor:
         by_token = likelihood.log_probs(self, dev, logits, tokens, state, remaining, renormalize)
         return by_token if by_position else by_token.sum(-1)
 
-    def contains(self, dev: Any, sids: Array) -> Array:
+    def contains(self, dev: Placed, sids: Array) -> Array:
         """Return whether each row of sids (N, L) is in the set, whatever filters keep: bool (N,)."""
         check_sids(sids.shape)
         state = self.start(dev, sids.shape[0])
@@ -372,7 +379,9 @@ class Cursor:
             state = self.advance(dev, state, sids[:, t])
         return self.accepting(dev, state)
 
-    def allowed_tokens(self, dev: Any, state: Any, width: int, remaining: Array | None = None) -> tuple[Array, Array]:
+    def allowed_tokens(
+        self, dev: Placed, state: States, width: int, remaining: Array | None = None
+    ) -> tuple[Array, Array]:
         """Return the first `width` tokens that each state allows, and ends: (B, W), and which of them there are.
 
         W is `width`, and one more for each end token; these have the last columns. Tokens ascend; 0 where there are
@@ -390,12 +399,12 @@ class Cursor:
 
     # ------------------------------------------------------------------------------------------------------- parts
 
-    def walk(self, dev: Any, state: Any, tokens: Array) -> tuple[Any, Array]:
+    def walk(self, dev: Placed, state: States, tokens: Array) -> tuple[Any, Array]:
         """Return states before all tokens (B * T,) and nodes after them (B, T); a negative token leaves a state."""
         assert self.kinds.walk is not None, "numpy has its own `log_probs`"
         return self.kinds.walk(self.step_or_stay, dev, state, tokens)
 
-    def step_or_stay(self, dev: Any, state: Any, tokens: Array) -> Any:
+    def step_or_stay(self, dev: Placed, state: States, tokens: Array) -> States:
         """Return the state after tokens (B,); a negative token leaves it."""
         stays = tokens < 0
         return type(state)(
@@ -405,7 +414,7 @@ class Cursor:
             )
         )
 
-    def _check(self, dev: Any, logits: Array, state: Any) -> None:
+    def _check(self, dev: Placed, logits: Array, state: States) -> None:
         """Raise TypeError, ValueError or VocabularyMismatchError unless there is a row of logits for each state."""
         check_floating(self.ops.is_floating(logits), logits.dtype)
         check_logits(dev.vocab_size, tuple(logits.shape))
@@ -420,7 +429,7 @@ class Cursor:
     def _beside(self, columns: list[Array]) -> Array:
         return self.ops.concatenate(columns, 1) if len(columns) > 1 else columns[0]
 
-    def _with_one_end(self, dev: Any, logits: Array, state: Any) -> Array:
+    def _with_one_end(self, dev: Placed, logits: Array, state: States) -> Array:
         """Return logits (B, V') in which `eos` has the weight of all ends, and others have none."""
         if not dev.other_ends:
             return logits
@@ -454,7 +463,7 @@ class Unconstrained(Cursor):
     refusal = "needs a constraint: dev is None"
 
     def select(
-        self, dev: None, logits: Array, state: Any, scores: Array, beams: int, level: int, renormalize: bool = False
+        self, dev: None, logits: Array, state: States, scores: Array, beams: int, level: int, renormalize: bool = False
     ) -> Selection:
         """Return what `Cursor.select` does where all tokens are allowed: both softmaxes are one."""
         ops, (batch, m), width = self.ops, scores.shape, logits.shape[1]
@@ -464,7 +473,7 @@ class Unconstrained(Cursor):
         return Selection(best, at // width, ops.where(best > _NONE, at % width, 0), State(node))
 
 
-def _first_column(state: Any) -> Any:
+def _first_column(state: States) -> States:
     """Return the states (n,) of states (n, 1)."""
     return type(state)(*(array[:, 0] for array in state))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from .backend import Array, Backend, Placed
+from .backend import Array, Backend, Placed, States
 from .device_table import check_floating, check_logits, check_rows, is_end, not_put
 from .static_width import NARROW, edges_of, static_width
 
@@ -18,16 +18,18 @@ class Walker(Protocol):
 
     ops: Backend
 
-    def start(self, dev: Any, batch: int) -> Any:
+    def start(self, dev: Placed, batch: int) -> Any:
         """Return the state of `batch` sequences with nothing written yet."""
 
-    def walk(self, dev: Any, state: Any, tokens: Array) -> tuple[Any, Array]:
+    def walk(self, dev: Placed, state: States, tokens: Array) -> tuple[Any, Array]:
         """Return states before all tokens (B * T,) and nodes after them (B, T); a negative token leaves a state."""
 
-    def allowed_tokens(self, dev: Any, state: Any, width: int, remaining: Array | None = None) -> tuple[Array, Array]:
+    def allowed_tokens(
+        self, dev: Placed, state: States, width: int, remaining: Array | None = None
+    ) -> tuple[Array, Array]:
         """Return the first tokens that states allow, and ends, and which of them there are."""
 
-    def mask_logits(self, dev: Any, logits: Array, state: Any, remaining: Array | None = None) -> Array:
+    def mask_logits(self, dev: Placed, logits: Array, state: States, remaining: Array | None = None) -> Array:
         """Return logits with -inf at every token that is not allowed."""
 
 
@@ -36,7 +38,7 @@ def log_probs(
     dev: Placed,
     logits: Array,
     tokens: Array,
-    state: Any,
+    state: States,
     remaining: Array | None,
     renormalize: bool,
 ) -> Array:
@@ -81,7 +83,7 @@ def _room(ops: Backend, remaining: Array, written: Array) -> Array:
 
 
 def check_likelihood(
-    dev: Placed, logits: Array, tokens: Array, state: Any, remaining: Array | None, renormalize: bool
+    dev: Placed, logits: Array, tokens: Array, state: States, remaining: Array | None, renormalize: bool
 ) -> None:
     """Raise unless there is one row of logits (B, T, V) and one integer for each token (B, T).
 

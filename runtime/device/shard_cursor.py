@@ -14,7 +14,7 @@ from typing import Any
 
 from ...table.sharded_matrix import HEAD
 from . import live_cursor, matrix_cursor
-from .backend import Array, Backend, Cache, Offer
+from .backend import Array, Backend, Cache, Offer, Placed, States
 from .cursor import Cursor
 from .device_matrix import DeviceMatrix
 from .device_shards import Collectives, DeviceShards
@@ -41,17 +41,24 @@ class ShardsCursor(Cursor):
     has = ("start", "first_tokens", "select")
     refusal = "does not take a matrix in shards: beam_search does. Put the whole matrix for others"
 
-    def check_state(self, dev: Any, state: Any) -> None:
+    def check_state(self, dev: Placed, state: States) -> None:
         self.kinds.of(dev.head).check_state(dev.head, state)
 
-    def start(self, dev: Any, batch: int) -> Any:
+    def start(self, dev: Placed, batch: int) -> Any:
         return self.kinds.of(dev.head).start(dev.head, batch)
 
-    def first_tokens(self, dev: Any, cache: Cache, count: int, token: int) -> Array:
+    def first_tokens(self, dev: Placed, cache: Cache, count: int, token: int) -> Array:
         return self.kinds.of(dev.head).first_tokens(dev.head, cache, count, token)
 
     def select(
-        self, dev: Any, logits: Array, state: Any, scores: Array, beams: int, level: int, renormalize: bool = False
+        self,
+        dev: Placed,
+        logits: Array,
+        state: States,
+        scores: Array,
+        beams: int,
+        level: int,
+        renormalize: bool = False,
     ) -> Selection:
         """Return the `beams` best continuations over all beams of each batch element, as of a table.
 
@@ -79,7 +86,7 @@ class ShardsCursor(Cursor):
 
     # ------------------------------------------------------------------------------------------- of a sorted matrix
 
-    def rows_of(self, state: Any) -> tuple[Rows, tuple[Array, ...]]:
+    def rows_of(self, state: States) -> tuple[Rows, tuple[Array, ...]]:
         """Return the rows of a state, and the number of its filter, if there is one."""
         return tuple(state[:2]), tuple(state[3:])
 
@@ -145,7 +152,7 @@ class ShardsCursor(Cursor):
 class LiveShardsCursor(ShardsCursor):
     """A live set over the devices of a mesh: the head is a live set of pairs."""
 
-    def rows_of(self, state: Any) -> tuple[Rows, tuple[Array, ...]]:
+    def rows_of(self, state: States) -> tuple[Rows, tuple[Array, ...]]:
         return (state.node, state.high, state.delta, state.delta_high), (state.filter,)
 
     def state_of(self, rows: Rows, depth: Array, filters: tuple[Array, ...]) -> LiveState:
@@ -155,13 +162,13 @@ class LiveShardsCursor(ShardsCursor):
     def state_of_columns(self, columns: tuple[Array, ...]) -> LiveState:
         return LiveState(*columns)
 
-    def begins(self, dev: Any) -> Array:
+    def begins(self, dev: Placed) -> Array:
         return dev.begins
 
-    def head_arrays(self, dev: Any, spread: bool) -> Any:
+    def head_arrays(self, dev: Placed, spread: bool) -> Any:
         return () if spread else dev.head
 
-    def own_rows(self, part: Any, head: Any, begin: Array, rows: Rows, number: Array | None) -> Rows:
+    def own_rows(self, part: Placed, head: Any, begin: Array, rows: Rows, number: Array | None) -> Rows:
         """Return the rows on one device, of base and delta, that begin with pairs (n,) of the head."""
         ops = self.ops
         node, _, delta, _ = rows
@@ -184,23 +191,25 @@ class LiveShardsCursor(ShardsCursor):
         )  # fmt: skip
         return _flat(found)
 
-    def places(self, part: Any, rows: Rows, level: int, number: Array | None) -> tuple[Array, Array]:
+    def places(self, part: Placed, rows: Rows, level: int, number: Array | None) -> tuple[Array, Array]:
         return live_cursor.read(self.ops, part, (*(array[:, None] for array in rows), level, number), level)
 
-    def is_unbranched(self, part: Any, level: int) -> bool:
+    def is_unbranched(self, part: Placed, level: int) -> bool:
         return False
 
-    def follow_rows(self, part: Any, rows: Rows, level: int, tokens: Array, number: tuple[Array, ...]) -> Rows:
+    def follow_rows(self, part: Placed, rows: Rows, level: int, tokens: Array, number: tuple[Array, ...]) -> Rows:
         columns = (*(array[:, None] for array in rows), level, *number)
         return _flat(live_cursor.follow(self.ops, part, columns, level, tokens))
 
-    def within(self, part: Any, rows: Rows, going: Array) -> Rows:
+    def within(self, part: Placed, rows: Rows, going: Array) -> Rows:
         ops, (low, high, delta, delta_high) = self.ops, rows
         old, new, size, capacity = going & (low < high), going & (delta < delta_high), part.base.count, part.delta.count
         here = (ops.where(old, low, size), ops.where(old, high, size))
         return *here, ops.where(new, delta, capacity), ops.where(new, delta_high, capacity)
 
-    def at_end(self, part: Any, rows: Rows, begins: Array, count: int, going: Array, collectives: Collectives) -> Rows:
+    def at_end(
+        self, part: Placed, rows: Rows, begins: Array, count: int, going: Array, collectives: Collectives
+    ) -> Rows:
         ops, (low, high, delta, delta_high), capacity = self.ops, rows, part.delta.count
         old, new = going & (low < high), going & (delta < delta_high)
         node = ops.where(old, low + begins[:1], ops.where(new, delta + (begins[1:] + (count + 1)), 0))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, cast, overload
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,20 +15,20 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
-from ....lazy.lazy_table import Compiled
 from ....table.constraint import Constraint
 from ....table.sharded_files import FilesFilter, ShardedFiles
 from ....table.sharded_matrix import ShardedMatrix
 from ....table.sid_filter import SidFilter
 from ....table.snapshot import LiveFilter, Snapshot
-from ....table.sorted_matrix import SortedMatrix
+from ....table.transition_table import TransitionTable
 from ...arena.arena import Arena, Handle, starts_of
 from ...arena.device_arrays import by_ends, device_table_of
+from ..backend import Placed
 from ..device_filters import filtered as place_filters
 from ..device_live import DeviceLive
 from ..device_live import refreshed as refreshed_live
 from ..device_live_shards import DeviceLiveShards
-from ..device_matrix import DeviceFilters, DeviceMatrix, place
+from ..device_matrix import DeviceFilters, DeviceMatrix
 from ..device_shards import DeviceShards, check_mesh
 from ..device_table import (
     CALL_ARRAYS,
@@ -37,11 +38,10 @@ from ..device_table import (
     device_table,
     refuse_wide,
     statics_of,
-    whole,
 )
-from ..live_filters import place_live_set
-from ..on_demand import OnDemandTable, ReachedArrays, is_read, read
-from ..shard_filters import InPlace, Live
+from ..on_demand import OnDemandTable, ReachedArrays
+from ..placing import place
+from ..shard_filters import Live
 from ..table_filters import DeviceFilteredTable, DeviceTableFilters
 from . import arrays
 from .shards import filtered_shards, put_live_shards, put_shards, refreshed_shards
@@ -105,77 +105,8 @@ def _taken(dev: OnDemandTable) -> tuple[Any, Any]:
 jax.tree_util.register_pytree_node(OnDemandTable, _taken, _given)
 
 
-@overload
 def to_device(
-    table: Compiled,
-    device: jax.Device | None = None,
-    *,
-    distances: bool = False,
-    on_demand: Literal[False] | None = None,
-    platform: str | None = None,
-) -> DeviceTable: ...
-
-
-@overload
-def to_device(
-    table: Compiled,
-    device: jax.Device | None = None,
-    *,
-    distances: bool = False,
-    on_demand: Literal[True],
-    platform: str | None = None,
-) -> OnDemandTable: ...
-
-
-@overload
-def to_device(
-    table: SortedMatrix, device: jax.Device | None = None, *, distances: bool = False, platform: str | None = None
-) -> DeviceMatrix: ...
-
-
-@overload
-def to_device(
-    table: SidFilter, device: jax.Device | None = None, *, distances: bool = False, platform: str | None = None
-) -> DeviceMatrix | DeviceFilteredTable: ...
-
-
-@overload
-def to_device(
-    table: Snapshot | LiveFilter,
-    device: jax.Device | None = None,
-    *,
-    distances: bool = False,
-    platform: str | None = None,
-) -> DeviceLive: ...
-
-
-@overload
-def to_device(table: ShardedMatrix | ShardedFiles, *, mesh: jax.sharding.Mesh, axis: str) -> DeviceShards: ...
-
-
-@overload
-def to_device(table: Snapshot, *, mesh: jax.sharding.Mesh, axis: str) -> DeviceLiveShards: ...
-
-
-@overload
-def to_device(
-    table: Arena, device: jax.Device | None = None, *, distances: bool = False, platform: str | None = None
-) -> DeviceTable: ...
-
-
-@overload
-def to_device(
-    table: Constraint | Arena,
-    device: jax.Device | None = None,
-    *,
-    distances: bool = False,
-    on_demand: bool | None = None,
-    platform: str | None = None,
-) -> DeviceTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable: ...
-
-
-def to_device(
-    table: Constraint | Arena | ShardedMatrix | ShardedFiles,
+    constraint: Constraint | Arena | ShardedMatrix | ShardedFiles,
     device: jax.Device | None = None,
     *,
     distances: bool = False,
@@ -183,7 +114,7 @@ def to_device(
     platform: str | None = None,
     mesh: jax.sharding.Mesh | None = None,
     axis: str | None = None,
-) -> DeviceTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | DeviceShards | DeviceLiveShards | OnDemandTable:
+) -> Placed:
     """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
 
     distances: also copy the distances that `remaining` needs; a matrix needs none.
@@ -208,36 +139,48 @@ def to_device(
     """
     wide = bool(jnp.arange(0).dtype == jnp.int64)  # else JAX is in its 32-bit mode
     _check_platform(platform, wide)
-    if check_mesh(table, mesh, axis, device=device, distances=distances, on_demand=on_demand, platform=platform):
-        devices, along = cast(jax.sharding.Mesh, mesh), cast(str, axis)
-        if isinstance(table, Snapshot):
-            return put_live_shards(table, devices, along, wide)
-        return put_shards(cast(ShardedMatrix | ShardedFiles, table), devices, along, wide)
+    given = {"device": device, "distances": distances, "on_demand": on_demand, "platform": platform}
+    if not check_mesh(constraint, mesh, axis, **given):
+        library = _Library(device, platform, wide)
+        if isinstance(constraint, Arena) and not on_demand:
+            return library.arena(constraint, distances)
+        return place(library, cast(Constraint, constraint), distances, on_demand)
+    devices, along = cast(jax.sharding.Mesh, mesh), cast(str, axis)
+    if isinstance(constraint, Snapshot):
+        return put_live_shards(constraint, devices, along, wide)
+    return put_shards(cast(ShardedMatrix | ShardedFiles, constraint), devices, along, wide)
 
-    def convert(array: NDArray[Any]) -> Array:
-        placed: Array = jax.device_put(array, device)
+
+@dataclass(frozen=True)
+class _Library:
+    """JAX arrays on a device. See `placing.Library`."""
+
+    device: jax.Device | jax.sharding.Sharding | None
+    platform: str | None
+    wide: bool
+    arrays = arrays
+
+    def convert(self, array: NDArray[Any]) -> Array:
+        placed: Array = jax.device_put(array, self.device)
         return placed
 
-    if is_read(table, on_demand):
-        return read(arrays, convert, cast(Any, table), distances)
-    if not isinstance(table, Arena):
-        table = whole(table)
-    if isinstance(table, SortedMatrix):
-        return place(table, convert, wide)
-    if isinstance(table, SidFilter):
-        bare: Any = to_device(table.table, device, distances=distances, platform=platform)
-        return cast("DeviceMatrix | DeviceFilteredTable", with_filters(bare, [table]))
-    if isinstance(table, Snapshot | LiveFilter):
-        return place_live_set(table, convert, wide)
-    if isinstance(table, Arena):
-        arena = table
+    def table(self, table: TransitionTable, distances: bool) -> DeviceTable:
+        if not self.wide:
+            refuse_wide(table)
+            if (self.platform or _platform_of(self.device)) == "tpu":
+                return (tpu_table if fits(table) else text_table)(table, self.convert, distances)
+        return device_table(table, self.convert, DeviceTable, distances)
+
+    def arena(self, arena: Arena, distances: bool) -> Placed:
+        """Return an arena's arrays on the device, which take the place of those returned before."""
         arena.check_budgets(distances)
-        return arena.mirror(("jax", device), lambda: _Mirror(arena, convert))
-    if not wide:
-        refuse_wide(table)
-        if (platform or _platform_of(device)) == "tpu":
-            return (tpu_table if fits(table) else text_table)(table, convert, distances)
-    return device_table(table, convert, DeviceTable, distances)
+        return arena.mirror(("jax", self.device), lambda: _Mirror(arena, self.convert))
+
+    def with_filters(self, dev: Placed, filters: Sequence[SidFilter]) -> Placed:
+        return with_filters(dev, filters)
+
+    def lasting(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
 
 def _check_platform(platform: str | None, wide: bool) -> None:
@@ -248,7 +191,7 @@ def _check_platform(platform: str | None, wide: bool) -> None:
         raise ValueError("kernels for a TPU need JAX's 32-bit mode: jax.config.update('jax_enable_x64', False)")
 
 
-def _platform_of(device: jax.Device | None) -> str | None:
+def _platform_of(device: jax.Device | jax.sharding.Sharding | None) -> str | None:
     """Return the platform of the device that arrays are put on; None if they are put on several."""
     devices = jax.device_put(np.zeros(0, np.int32), device).devices()
     return next(iter(devices)).platform if len(devices) == 1 else None
@@ -263,26 +206,12 @@ def with_snapshot(dev: Live, snapshot: Snapshot) -> Live:
     if isinstance(dev, DeviceLiveShards):
         return cast(Live, refreshed_shards(dev, snapshot))
 
-    def convert(array: NDArray[Any]) -> Array:
-        placed: Array = jax.device_put(array, dev.sizes.sharding)
-        return placed
-
-    return refreshed_live(dev, snapshot, convert)
+    return refreshed_live(dev, snapshot, _near(dev.sizes))
 
 
-@overload
 def with_filters(
-    dev: DeviceTable | DeviceFilteredTable, filters: Sequence[SidFilter], of: ArrayLike | None = None
-) -> DeviceFilteredTable: ...
-
-
-@overload
-def with_filters(
-    dev: InPlace, filters: Sequence[SidFilter | LiveFilter | FilesFilter], of: ArrayLike | None = None
-) -> InPlace: ...
-
-
-def with_filters(dev: Any, filters: Sequence[SidFilter | LiveFilter | FilesFilter], of: ArrayLike | None = None) -> Any:
+    dev: Placed, filters: Sequence[SidFilter | LiveFilter | FilesFilter], of: ArrayLike | None = None
+) -> Placed:
     """Return a matrix, live set or table with filters of it, one for each row of a batch.
 
     Whatever is allowed leads to a kept item. dev: from `to_device` of a sorted matrix, on one device or in shards, or
@@ -299,13 +228,14 @@ def with_filters(dev: Any, filters: Sequence[SidFilter | LiveFilter | FilesFilte
     if isinstance(dev, (DeviceShards, DeviceLiveShards)):
         return filtered_shards(dev, filters, of)
 
-    def convert(array: NDArray[Any]) -> Array:
-        bare = dev.table if isinstance(dev, DeviceFilteredTable) else dev
-        where = bare.steps if isinstance(bare, DeviceMatrix | DeviceLive) else bare.row_start
-        placed: Array = jax.device_put(array, where.sharding)
-        return placed
+    bare = dev.table if isinstance(dev, DeviceFilteredTable) else dev
+    where = bare.steps if isinstance(bare, DeviceMatrix | DeviceLive) else bare.row_start
+    return place_filters(dev, filters, of, _near(where))
 
-    return place_filters(dev, filters, of, convert)
+
+def _near(like: Array) -> Callable[[NDArray[Any]], Array]:
+    """Return what copies arrays to where an array is."""
+    return lambda array: cast(Array, jax.device_put(array, like.sharding))
 
 
 class _Mirror:

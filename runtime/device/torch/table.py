@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from ....lazy.lazy_table import Compiled
 from ....table.constraint import Constraint
 from ....table.sharded_files import FilesFilter, ShardedFiles
 from ....table.sharded_matrix import ShardedMatrix
 from ....table.sid_filter import SidFilter
 from ....table.snapshot import LiveFilter, Snapshot
-from ....table.sorted_matrix import SortedMatrix
+from ....table.transition_table import TransitionTable
 from ...arena.arena import Arena, Handle, starts_of
 from ...arena.device_arrays import by_ends, device_table_of
+from ..backend import Placed
 from ..device_filters import filtered as place_filters
 from ..device_live import DeviceLive
 from ..device_live import refreshed as refreshed_live
 from ..device_live_shards import DeviceLiveShards
-from ..device_matrix import DeviceMatrix, place
+from ..device_matrix import DeviceMatrix
 from ..device_shards import DeviceShards, check_mesh
-from ..device_table import DeviceTable, device_table, whole
-from ..live_filters import place_live_set
-from ..on_demand import OnDemandTable, is_read, read
-from ..shard_filters import InPlace, Live
+from ..device_table import DeviceTable, device_table
+from ..placing import place
+from ..shard_filters import Live
 from ..table_filters import DeviceFilteredTable
 from . import arrays
 from .arrays import signed
@@ -50,71 +50,15 @@ class TorchTable(DeviceTable):
     byte_rank: Tensor  # (256, 8) int32: bits set below each bit
 
 
-@overload
 def to_device(
-    table: Compiled,
-    device: torch.device | str | None = None,
-    *,
-    distances: bool = False,
-    on_demand: Literal[False] | None = None,
-) -> TorchTable: ...
-
-
-@overload
-def to_device(
-    table: Compiled, device: torch.device | str | None = None, *, distances: bool = False, on_demand: Literal[True]
-) -> OnDemandTable: ...
-
-
-@overload
-def to_device(
-    table: SortedMatrix, device: torch.device | str | None = None, *, distances: bool = False
-) -> DeviceMatrix: ...
-
-
-@overload
-def to_device(
-    table: SidFilter, device: torch.device | str | None = None, *, distances: bool = False
-) -> DeviceMatrix | DeviceFilteredTable: ...
-
-
-@overload
-def to_device(
-    table: Snapshot | LiveFilter, device: torch.device | str | None = None, *, distances: bool = False
-) -> DeviceLive: ...
-
-
-@overload
-def to_device(table: ShardedMatrix | ShardedFiles, *, mesh: DeviceMesh, axis: str) -> DeviceShards: ...
-
-
-@overload
-def to_device(table: Snapshot, *, mesh: DeviceMesh, axis: str) -> DeviceLiveShards: ...
-
-
-@overload
-def to_device(table: Arena, device: torch.device | str | None = None, *, distances: bool = False) -> TorchTable: ...
-
-
-@overload
-def to_device(
-    table: Constraint | Arena,
-    device: torch.device | str | None = None,
-    *,
-    distances: bool = False,
-    on_demand: bool | None = None,
-) -> TorchTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable: ...
-
-
-def to_device(
-    table: Constraint | Arena | ShardedMatrix | ShardedFiles,
+    constraint: Constraint | Arena | ShardedMatrix | ShardedFiles,
     device: torch.device | str | None = None,
     *,
     distances: bool = False,
     on_demand: bool | None = None,
     mesh: DeviceMesh | None = None,
     axis: str | None = None,
-) -> TorchTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | DeviceShards | DeviceLiveShards | OnDemandTable:
+) -> Placed:
     """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
 
     distances: also copy the distances that `remaining` needs; a matrix needs none.
@@ -130,43 +74,67 @@ def to_device(
     such writes are in order with what the streams do that called this, `with_start_states` or `Arena.add`: call one of
     them in each stream that reads the arena, as those are that replay CUDA graphs.
     """
-    if check_mesh(table, mesh, axis, device=device, distances=distances, on_demand=on_demand):
-        from .shards import put_live_shards, put_shards  # which need torch.distributed: some builds of torch lack it
+    if not check_mesh(constraint, mesh, axis, device=device, distances=distances, on_demand=on_demand):
+        library = _Library(device)
+        if isinstance(constraint, Arena) and not on_demand:
+            return library.arena(constraint, distances)
+        return place(library, cast(Constraint, constraint), distances, on_demand)
+    from .shards import put_live_shards, put_shards  # which need torch.distributed: some builds of torch lack it
 
-        processes, along = cast("DeviceMesh", mesh), cast(str, axis)
-        if isinstance(table, Snapshot):
-            return put_live_shards(table, processes, along)
-        return put_shards(cast(ShardedMatrix | ShardedFiles, table), processes, along)
+    processes, along = cast("DeviceMesh", mesh), cast(str, axis)
+    if isinstance(constraint, Snapshot):
+        return put_live_shards(constraint, processes, along)
+    return put_shards(cast(ShardedMatrix | ShardedFiles, constraint), processes, along)
 
-    def convert(array: NDArray[Any]) -> Tensor:
-        return torch.tensor(signed(array), device=device)
 
-    if is_read(table, on_demand):
-        with torch.inference_mode(False):  # what is made inside that mode cannot be written to outside
-            return read(arrays, convert, cast(Any, table), distances)
-    if not isinstance(table, Arena):
-        table = whole(table)
-    if isinstance(table, SortedMatrix):
-        return place(table, convert)
-    if isinstance(table, SidFilter):
-        bare: Any = to_device(table.table, device, distances=distances)
-        return cast("DeviceMatrix | DeviceFilteredTable", with_filters(bare, [table]))
-    if isinstance(table, Snapshot | LiveFilter):
-        return place_live_set(table, convert)
-    where = torch.empty(0, device=device).device
-    more = {
+@dataclass(frozen=True)
+class _Library:
+    """Tensors on a device. See `placing.Library`."""
+
+    device: torch.device | str | None
+    arrays = arrays
+    wide = True
+
+    @staticmethod
+    def near(dev: Placed) -> _Library:
+        """Return the library that puts tensors where those of a constraint are."""
+        bare = dev.table if isinstance(dev, DeviceFilteredTable) else dev
+        where = bare.steps if isinstance(bare, DeviceMatrix | DeviceLive) else bare.row_start
+        return _Library(where.device)
+
+    def convert(self, array: NDArray[Any]) -> Tensor:
+        return torch.tensor(signed(array), device=self.device)
+
+    def table(self, table: TransitionTable, distances: bool) -> TorchTable:
+        host = table if self._where.type == "cpu" else None
+        return device_table(table, self.convert, TorchTable, distances, host=host, **_of_bytes())
+
+    def arena(self, arena: Arena, distances: bool) -> Placed:
+        """Return an arena's arrays on the device, which are written to as tables come and go."""
+        arena.check_budgets(distances)
+        where = self._where
+        kind = _CudaMirror if where.type == "cuda" else _Mirror
+        with self.lasting():  # tables come later, from whatever thread adds them
+            return arena.mirror(("torch", where), lambda: kind(arena, self.convert, where, _of_bytes()))
+
+    def with_filters(self, dev: Placed, filters: Sequence[SidFilter]) -> Placed:
+        return place_filters(dev, filters, None, self.convert)
+
+    def lasting(self) -> AbstractContextManager[object]:
+        return torch.inference_mode(False)  # what is made inside that mode cannot be written to outside
+
+    @property
+    def _where(self) -> torch.device:
+        return torch.empty(0, device=self.device).device
+
+
+def _of_bytes() -> dict[str, NDArray[Any]]:
+    """Return the arrays that a `TorchTable` has beside those of a `DeviceTable`."""
+    return {
         "byte_mask": -_BYTES.astype(np.int32),
         "byte_penalty": np.where(_BYTES, np.float32(0), np.float32(-np.inf)),
         "byte_rank": (np.cumsum(_BYTES, axis=1) - _BYTES).astype(np.int32),
     }
-    if isinstance(table, Arena):
-        arena = table
-        arena.check_budgets(distances)
-        kind = _CudaMirror if where.type == "cuda" else _Mirror
-        with torch.inference_mode(False):  # as above: tables come later, from whatever thread adds them
-            return cast(TorchTable, arena.mirror(("torch", where), lambda: kind(arena, convert, where, more)))
-    host = table if where.type == "cpu" else None
-    return device_table(table, convert, TorchTable, distances, host=host, **more)
 
 
 def with_snapshot(dev: Live, snapshot: Snapshot) -> Live:
@@ -180,25 +148,12 @@ def with_snapshot(dev: Live, snapshot: Snapshot) -> Live:
 
         return cast(Live, refreshed_shards(dev, snapshot))
 
-    def convert(array: NDArray[Any]) -> Tensor:
-        return torch.tensor(signed(array), device=dev.sizes.device)
-
-    return refreshed_live(dev, snapshot, convert)
+    return refreshed_live(dev, snapshot, _Library(dev.sizes.device).convert)
 
 
-@overload
 def with_filters(
-    dev: TorchTable | DeviceFilteredTable, filters: Sequence[SidFilter], of: ArrayLike | None = None
-) -> DeviceFilteredTable: ...
-
-
-@overload
-def with_filters(
-    dev: InPlace, filters: Sequence[SidFilter | LiveFilter | FilesFilter], of: ArrayLike | None = None
-) -> InPlace: ...
-
-
-def with_filters(dev: Any, filters: Sequence[SidFilter | LiveFilter | FilesFilter], of: ArrayLike | None = None) -> Any:
+    dev: Placed, filters: Sequence[SidFilter | LiveFilter | FilesFilter], of: ArrayLike | None = None
+) -> Placed:
     """Return a matrix, live set or table with filters of it, one for each row of a batch.
 
     Whatever is allowed leads to a kept item. dev: from `to_device` of a sorted matrix, on one device or in shards, or
@@ -217,12 +172,7 @@ def with_filters(dev: Any, filters: Sequence[SidFilter | LiveFilter | FilesFilte
 
         return filtered_shards(dev, filters, of)
 
-    def convert(array: NDArray[Any]) -> Tensor:
-        bare = dev.table if isinstance(dev, DeviceFilteredTable) else dev
-        where = bare.steps if isinstance(bare, DeviceMatrix | DeviceLive) else bare.row_start
-        return torch.tensor(signed(array), device=where.device)
-
-    return place_filters(dev, filters, of, convert)
+    return place_filters(dev, filters, of, _Library.near(dev).convert)
 
 
 class _Mirror:

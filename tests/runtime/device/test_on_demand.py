@@ -635,7 +635,7 @@ def test_what_cannot_be_known_is_refused_by_name(name):
     no_eos = ops.to_device(mw.compile_grammar(AMBIGUOUS, unending))
     vocab = mw.Vocabulary.from_bytes(TOKENS, eos=0)
     refused = [
-        (lambda: ops.to_device(table, distances=True), mw.errors.ConstraintError, "put it without budgets"),
+        (lambda: ops.to_device(table, distances=True), mw.errors.ConstraintError, "do without distances"),
         (lambda: ops.to_device(table, on_demand="yes"), TypeError, "on_demand must be"),
         (
             lambda: ops.to_device(mw.sort_sids(np.array([[1, 2]]), 9), on_demand=True),
