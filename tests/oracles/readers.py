@@ -134,7 +134,7 @@ def enumerate_sequences(
     *,
     jumping: bool = False,
     vocabulary: Any = None,
-    budgets: bool = True,
+    distances: bool = True,
     **options: Any,
 ) -> dict[Any, float]:
     """Return the probability of each sequence under masked sampling; None: what is not complete in time."""
@@ -163,5 +163,5 @@ def enumerate_sequences(
                 go(following, (*text, token), p * q)
         return None
 
-    go(mw.Matcher(table, vocabulary, max_tokens=max_tokens if budgets else None), (), 1.0)
+    go(mw.Matcher(table, vocabulary, max_tokens=max_tokens if distances else None), (), 1.0)
     return found

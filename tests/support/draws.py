@@ -30,10 +30,10 @@ class Case(NamedTuple):
         return self.table.vocab_size
 
 
-def members(table: mw.TransitionTable, max_tokens: int, budgets: bool = True) -> set[naive.Tokens]:
+def members(table: mw.TransitionTable, max_tokens: int, distances: bool = True) -> set[naive.Tokens]:
     """Return all sequences of a table with EOS of at most max_tokens tokens, by walking the specification.
 
-    budgets: those that may be begun under a budget. Of nested tables these are fewer, as distances are upper bounds.
+    distances: those that may be begun under a budget. Of nested tables these are fewer, as distances are upper bounds.
     """
     table, found, live = table.to_table(), set(), [((), (0, ()))]
     while live:
@@ -42,7 +42,7 @@ def members(table: mw.TransitionTable, max_tokens: int, budgets: bool = True) ->
             if token == table.eos:
                 found.add(prefix)
             elif len(prefix) < max_tokens and (
-                not budgets or numpy_ops.distance(table, target) < max_tokens - len(prefix)
+                not distances or numpy_ops.distance(table, target) < max_tokens - len(prefix)
             ):
                 live.append(((*prefix, token), target))
     return found

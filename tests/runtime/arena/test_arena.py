@@ -553,7 +553,7 @@ def test_mistakes_are_named(vocab, arena, tables):
     for ops in (torch_ops, numpy_ops):
         with pytest.raises(ValueError, match="another arena"):
             ops.with_start_states(ops.to_device(made), [arena.handles[0]])
-        with pytest.raises(TypeError, match="put"):
+        with pytest.raises(TypeError, match="to_device"):
             ops.with_start_states(ops.to_device(tables[1]), [arena.handles[0]])
     with pytest.raises(ValueError, match="no handles"):
         torch_ops.with_start_states(torch_ops.to_device(made), [])

@@ -364,7 +364,7 @@ CASES: dict[str, Case] = {
     "end_scores": lambda dev: (ops.end_scores, (logits(dev), start(dev))),
 }
 
-ON_THE_HOST = {"put", "at", "filtered", "refreshed", "draw"}
+ON_THE_HOST = {"to_device", "with_start_states", "with_filters", "with_snapshot", "draw"}
 """What takes what Python holds, and what draws on the host and nowhere else."""
 
 AS_MATRICES = {"bitmask", "mask_logits", "advance", "select", "select, level 2", "select, last level", "candidates"}

@@ -148,7 +148,7 @@ CASES: dict[str, Case] = {
     ),
 }
 
-ON_THE_HOST = {"put", "at", "filtered", "refreshed"}
+ON_THE_HOST = {"to_device", "with_start_states", "with_filters", "with_snapshot"}
 """What takes what Python holds, and returns what the others take."""
 
 NOTHING = {"draw"}

@@ -656,7 +656,7 @@ def test_what_cannot_be_known_is_refused_by_name(name):
             mw.errors.ConstraintError,
             "pass distances=False",
         ),
-        (lambda: mw.Arena(vocab).add(table), mw.errors.ArenaError, r"no finite table.*ops\.put\(table\)"),
+        (lambda: mw.Arena(vocab).add(table), mw.errors.ArenaError, r"no finite table.*ops\.to_device\(table\)"),
         (lambda: mw.Arena(vocab).fits(table), mw.errors.ArenaError, "no finite table"),
     ]
     if name != "jax":  # on a device nobody looks

@@ -586,5 +586,5 @@ def test_a_set_of_another_vocabulary_and_one_that_was_not_put_are_refused():
                 beams=2,
                 verify=verify,
             )
-        with pytest.raises(TypeError, match="put"):
+        with pytest.raises(TypeError, match="to_device"):
             self_draft_search(head, lambda placeholders: hidden, mw.sort_sids([[0, 1]], 3), beams=2, verify=verify)
