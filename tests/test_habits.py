@@ -91,12 +91,6 @@ FOREIGN = {
     "_validate_structured_outputs",
 }  # fmt: skip
 """Names of other packages that the product has as well, or sets there."""
-STILL_PRIVATE = {
-    "_AT_ONCE", "_COLUMNS", "_CudaMirror", "_DENSE", "_JOINED", "_LEAST", "_MOST", "_Mirror", "_OPTIONS", "_PIECE",
-    "_ROWS", "_ROW_BYTES", "_SPARSE", "_UNROLLED", "_apply_masks", "_arrays", "_bytes", "_evict", "_keys",
-    "_lists", "_mirrors", "_options", "_packed", "_team",
-}  # fmt: skip
-"""Names of operations on devices that tests use all the same. A name goes once no test does."""
 
 
 def private(names: Iterable[str]) -> set[str]:
@@ -135,12 +129,10 @@ def names_of_others(tree: ast.AST) -> set[str]:
 @pytest.mark.long
 def test_tests_use_no_private_names_of_the_product():
     """They say what a user sees, or what a module's functions return: private names may change with no test."""
-    own, used = names_of_the_product() - FOREIGN, set()
+    own = names_of_the_product() - FOREIGN
     for path in sorted((ROOT / "tests").rglob("*.py")):
         names = names_of_others(ast.parse(path.read_text())) & own
-        assert names <= STILL_PRIVATE, f"{path.relative_to(ROOT)} uses {names - STILL_PRIVATE}"
-        used |= names
-    assert used == STILL_PRIVATE
+        assert not names, f"{path.relative_to(ROOT)} uses {names}"
 
 
 def test_no_test_file_reads_another():

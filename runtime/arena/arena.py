@@ -154,8 +154,8 @@ class Arena:
             )
         }  # fmt: skip
         self._tables: OrderedDict[Any, Resident] = OrderedDict()  # the one used least recently first
-        self._lists: dict[Any, Shared] = {}
-        self._mirrors: dict[Any, Mirror] = {}
+        self.lists: dict[Any, Shared] = {}
+        self.mirrors: dict[Any, Mirror] = {}
         self._lock = threading.RLock()
         self._evictions = 0
         self.releases = 0  # handles dropped so far: whoever waits for room need not ask again before there is another
@@ -330,7 +330,7 @@ class Arena:
                     raise
                 if not may_fit:  # once: what nobody holds goes in vain where what is held lies in between
                     may_fit = self._may_fit(graph, needs, first_place(table, "states"))
-                if not may_fit or not self._evict():
+                if not may_fit or not self.evict():
                     raise
         most_frames_required = most_pushes = 0
         if graph.is_nested:
@@ -417,11 +417,11 @@ class Arena:
         for one in shared:
             one.uses -= 1
             if not one.uses:
-                del self._lists[one.key]
+                del self.lists[one.key]
                 for name, start, count in one.parts:
                     self._spaces[name].give(start, count)
 
-    def _evict(self) -> bool:
+    def evict(self) -> bool:
         """Take out the table used least recently that nobody holds; False if there is none."""
         for key, resident in self._tables.items():
             if not resident.handles:
@@ -434,7 +434,7 @@ class Arena:
     def _may_fit(self, table: TransitionTable, needs: Needs, above: int) -> bool:
         """Return whether there would be room for a table if all went that nobody holds; above: as of its states."""
         spaces = {name: space.copy() for name, space in self._spaces.items()}
-        uses = {key: shared.uses for key, shared in self._lists.items()}
+        uses = {key: shared.uses for key, shared in self.lists.items()}
 
         def give(parts: list[Taken]) -> None:
             for name, start, count in parts:
@@ -447,7 +447,7 @@ class Arena:
                     uses[shared.key] -= 1
                     if not uses[shared.key]:
                         give(shared.parts)
-        left = {key: shared for key, shared in self._lists.items() if uses[key]}
+        left = {key: shared for key, shared in self.lists.items() if uses[key]}
         # in the order of `_place`, on which it depends what finds room
         wanted: dict[Any, Needs] = {"own": needs}
         wanted |= {key: need for key, need in lists_needed(table).items() if key not in left}
@@ -467,7 +467,7 @@ class Arena:
 
     def _share(self, key: Any, spaces: Needs, write: Callable[[Needs], Any], shared: list[Shared]) -> Any:
         """Return the place of what several tables have, where `write` writes it if it is not there."""
-        found = self._lists.get(key)
+        found = self.lists.get(key)
         if found is None:
             taken: list[Taken] = []
             try:
@@ -475,7 +475,7 @@ class Arena:
             except BaseException:
                 self._release(taken, [])
                 raise
-            found = self._lists[key] = Shared(key, place, taken)
+            found = self.lists[key] = Shared(key, place, taken)
         found.uses += 1
         shared.append(found)
         return found.place
@@ -547,9 +547,9 @@ class Arena:
     def mirror(self, where: Any, make: Callable[[], Mirror]) -> DeviceTable:
         """Return the arena's arrays on a device as they are now, a copy that `make` makes the first time."""
         with self._lock:
-            if where not in self._mirrors:
-                self._mirrors[where] = make()
-            return self._mirrors[where].read()
+            if where not in self.mirrors:
+                self.mirrors[where] = make()
+            return self.mirrors[where].read()
 
     def follow(self) -> None:
         """Put what the calling thread gives devices from here on in order with writes to the arena's arrays there.
@@ -557,14 +557,14 @@ class Arena:
         `add` and `with_start_states` do so; each thread or stream needs it once.
         """
         with self._lock:
-            for mirror in self._mirrors.values():
+            for mirror in self.mirrors.values():
                 mirror.read()
 
     def _publish(self) -> None:
         """Tell all copies on devices what has changed."""
         changes = [part for change in self.held.changes for part in on_device(self.held, change)]
         self.held.changes.clear()
-        for mirror in self._mirrors.values():
+        for mirror in self.mirrors.values():
             mirror.write(changes)
 
 

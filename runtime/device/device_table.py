@@ -22,9 +22,9 @@ from ..host.table_pointers import HostTable
 from .backend import Array, Placed
 from .device_matrix import Origin
 
-_DENSE = 1 << 16  # entries of a site's targets by symbol that are always worth their memory
+DENSE_SITES = 1 << 16  # entries of a site's targets by symbol that are always worth their memory
 MOST_FRAMES = 1 << 30  # that must fit for what cannot be done
-_SPARSE = 4  # how many times as many as the sites' own are worth it besides
+SPARSE_SITES = 4  # how many times as many as the sites' own are worth it besides
 
 
 class State(NamedTuple):
@@ -349,7 +349,7 @@ def _device_calls(table: TransitionTable, convert: Callable[[NDArray[Any]], Any]
     no_exit = np.zeros(exit_width + 1, np.int32)
     counts = np.diff(table.sites.start)
     need = table.sites.frames_required if table.sites.frames_required.size else np.zeros(sites, np.int32)
-    dense = (sites + 1) * symbols <= max(_DENSE, _SPARSE * table.sites.symbol.size)
+    dense = (sites + 1) * symbols <= max(DENSE_SITES, SPARSE_SITES * table.sites.symbol.size)
     if dense:
         site_symbol = table.sites.symbol[:0]
         site_target = np.full((sites + 1, symbols), dead, np.int32)

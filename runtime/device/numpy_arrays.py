@@ -95,8 +95,11 @@ def lookup(array: Array, index: Array) -> Array:
 
 
 def integers(x: Array, like: Array) -> Array:
-    """Return whole numbers in the type of `like`; what is too large for any such type is as large as it may be."""
-    return np.minimum(x, np.iinfo(like.dtype).max).astype(like.dtype) if x.dtype == np.uint64 else x.astype(like.dtype)
+    """Return whole numbers in the type of `like`; what is too large for that, or too small, is as far out as may be."""
+    if x.dtype == np.uint64 or x.dtype.itemsize > like.dtype.itemsize:
+        bounds = np.iinfo(like.dtype)
+        x = np.minimum(x, bounds.max) if x.dtype.kind == "u" else np.clip(x, bounds.min, bounds.max)
+    return x.astype(like.dtype)
 
 
 def search(ascending: Array, query: Array) -> Array:

@@ -26,10 +26,10 @@ from .device_table import DeviceTable, State
 
 DEAD_ROW = 0  # allows nothing
 MOST_BYTES = 1 << 30  # of masks on a device, and of rows
-_ROW_BYTES = 512  # that a row may take, nearly all of it on the host: 200 are measured, and 8 for each open call
-_ROWS = 1024  # that there is room for at first
+ROW_BYTES = 512  # that a row may take, nearly all of it on the host: 200 are measured, and 8 for each open call
+FIRST_ROWS = 1024  # that there is room for at first
 _MASKS_BYTES = 1 << 24  # of masks that there is room for at first, if these are at least
-_LEAST, _MOST = 64, 1024
+LEAST_MASKS, MOST_MASKS = 64, 1024
 
 
 class ReachedArrays(NamedTuple):
@@ -66,7 +66,7 @@ class ReachedRows:
         self.words = -(-size // 32)
         self._lock = threading.RLock()
         self._places: list[tuple[HostReader[Any], Any] | None] = [None]  # by row; None where there is none
-        self._keys: list[Any] = [None]
+        self.keys: list[Any] = [None]
         self._rows: dict[Any, int] = {}  # the row of each place, by what tells it from others
         self._masks: list[bytes | None] = [bytes(4 * self.words)]  # None where there is none
         self._numbers = {self._masks[0]: 0}  # of each mask
@@ -79,11 +79,11 @@ class ReachedRows:
         but_eos = np.full((1, self.words), 0xFFFFFFFF, np.uint32)
         for end in ends:
             but_eos[0, end >> 5] ^= np.uint32(1 << (end & 31))
-        masks = max(_LEAST, min(_MOST, _MASKS_BYTES // (4 * self.words)))
+        masks = max(LEAST_MASKS, min(MOST_MASKS, _MASKS_BYTES // (4 * self.words)))
         self.arrays = ReachedArrays(
             convert(np.zeros((masks, self.words), np.uint32)),
-            convert(np.zeros(_ROWS, np.int64)),
-            convert(np.zeros(_ROWS, np.bool_)),
+            convert(np.zeros(FIRST_ROWS, np.int64)),
+            convert(np.zeros(FIRST_ROWS, np.bool_)),
             convert(but_eos),
         )
         self._kept = Stored(0, 0, 0, 0)  # what was left by the last `keep`
@@ -93,10 +93,10 @@ class ReachedRows:
         """What has been reached, and what it takes."""
         with self._lock:
             rows, masks = len(self._places) - len(self._free_rows), len(self._uses) - len(self._free_masks)
-            return Stored(rows, masks, sum(int(array.nbytes) for array in self.arrays), self._bytes(rows, masks))
+            return Stored(rows, masks, sum(int(array.nbytes) for array in self.arrays), self.bytes_for(rows, masks))
 
-    def _bytes(self, rows: int, masks: int) -> int:
-        return _ROW_BYTES * rows + 4 * self.words * masks
+    def bytes_for(self, rows: int, masks: int) -> int:
+        return ROW_BYTES * rows + 4 * self.words * masks
 
     @property
     def is_full(self) -> bool:
@@ -183,13 +183,13 @@ class ReachedRows:
         mask = host.mask(place).tobytes()
         number = self._numbers.get(mask, -1)
         rows, masks = len(self._places) - len(self._free_rows), len(self._uses) - len(self._free_masks)
-        if self._bytes(rows + 1, masks + (number < 0)) > self.most_bytes:
+        if self.bytes_for(rows + 1, masks + (number < 0)) > self.most_bytes:
             raise BudgetError(
                 f"the states that were reached and their masks, {rows:,} and {masks:,}, would take more than "
                 f"{self.most_bytes:,} bytes",
                 limit="bytes",
                 allowed=self.most_bytes,
-                reached=self._bytes(rows + 1, masks + (number < 0)),
+                reached=self.bytes_for(rows + 1, masks + (number < 0)),
                 remedies=[
                     Advice(
                         "Forget those that are not needed any more, in a loop of your own with dev.keep(state) between "
@@ -212,9 +212,9 @@ class ReachedRows:
         else:
             row = len(self._places)
             self._places.append(None)
-            self._keys.append(None)
+            self.keys.append(None)
             self._mask_of.append(0)
-        self._places[row], self._keys[row], self._mask_of[row] = (host, place), key, number
+        self._places[row], self.keys[row], self._mask_of[row] = (host, place), key, number
         self._uses[number] += 1
         self._rows[key] = row
         self._new_rows.append(row)
@@ -222,8 +222,8 @@ class ReachedRows:
 
     def _forget(self, row: int) -> None:
         number = self._mask_of[row]
-        del self._rows[self._keys[row]]
-        self._places[row] = self._keys[row] = None
+        del self._rows[self.keys[row]]
+        self._places[row] = self.keys[row] = None
         self._free_rows.append(row)
         self._uses[number] -= 1
         if not self._uses[number]:

@@ -23,7 +23,7 @@ __all__ = [
     "where", "wrapped",
 ]  # fmt: skip
 
-_UNROLLED = 8  # frames that a token leaves without a loop, which XLA cannot fuse
+UNROLLED = 8  # frames that a token leaves without a loop, which XLA cannot fuse
 
 
 def stacks_of(calls: DeviceCalls, state: AnyState, budget: bool) -> Stacks:
@@ -140,7 +140,7 @@ def column(x: Array, at: Array | int) -> Array:
 
 def times(count: int, body: Callable[[Any, Carry], Carry], carry: Carry) -> Carry:
     """Return what comes out after `count` rounds of body(round, carry): of few without a loop."""
-    if count > _UNROLLED:
+    if count > UNROLLED:
         looped: Carry = lax.fori_loop(0, count, body, carry)
         return looped
     for each in range(count):

@@ -15,7 +15,7 @@ from .tpu_parts import Ref, Scalar, shape_of
 _ROWS = 16  # of a block, a tile of 16-bit numbers
 _WORDS = 2 * LANES  # of a block
 _COLUMNS = 32 * _WORDS
-_AT_ONCE = 32  # blocks of 128 columns that a loop over them is written out for
+AT_ONCE = 32  # blocks of 128 columns that a loop over them is written out for
 _LOWEST_HALF = int(np.array(-np.inf, np.float16).view(np.int16))
 
 
@@ -46,14 +46,14 @@ def keep_words(logits: Array, words: Array) -> Array:
             some = words[:, part * LANES : (part + 1) * LANES]
 
             def mask(group: Scalar, _: None, part: int = part, some: Array = some) -> None:
-                for each in range(_AT_ONCE):
-                    block = group * _AT_ONCE + each
+                for each in range(AT_ONCE):
+                    block = group * AT_ONCE + each
                     at = pl.ds(pl.multiple_of((part * 32 + block) * LANES, LANES), LANES)
                     word = jnp.take_along_axis(some, 4 * block + (lane >> 5), axis=1, mode="promise_in_bounds")
                     kept = ((word >> bit) & 1) != 0
                     out[:, at] = jnp.where(kept, logits[:, at].astype(wide), lowest).astype(out.dtype)
 
-            lax.fori_loop(0, 32 // _AT_ONCE, mask, None)
+            lax.fori_loop(0, 32 // AT_ONCE, mask, None)
 
     masked: Array = pl.pallas_call(
         kernel,

@@ -25,8 +25,8 @@ from .tpu_layout import LANES
 _SUBLANES = 16  # rows of a tile of 16-bit numbers; of 32 bits it has 8
 MOST_ROWS = 128  # beams of a program
 _LOGITS_BYTES = 2 << 20  # of a program's logits in VMEM, which holds two such blocks
-_AT_ONCE = 8  # beams that a loop over them is written out for
-_UNROLLED = 32  # blocks of 128 columns up to which a loop over them is written out
+AT_ONCE = 8  # beams that a loop over them is written out for
+UNROLLED = 32  # blocks of 128 columns up to which a loop over them is written out
 
 Scalar = Any  # an integer of the scalar core
 Placed = Any  # an array, in a kernel the reference to it, or how Pallas places it
@@ -80,7 +80,7 @@ def copies(table: Ref, row_of: Callable[[Scalar], Scalar], rows: int, into: Ref,
 
 def each_beam(beams: int, body: Callable[[Scalar], None]) -> None:
     """Run body(beam) for each beam, 8 at a time: written out they overlap, and take a third of the time."""
-    at_once = _AT_ONCE if beams % _AT_ONCE == 0 else 1
+    at_once = AT_ONCE if beams % AT_ONCE == 0 else 1
 
     def some(group: Scalar, _: None) -> None:
         for beam in range(at_once):
@@ -91,7 +91,7 @@ def each_beam(beams: int, body: Callable[[Scalar], None]) -> None:
 
 def each_block(blocks: int, body: Callable[[Scalar, Any], Any], carry: Any) -> Any:
     """Return what comes out after body(block, carry) for each block of 128 columns."""
-    return lax.fori_loop(0, blocks, body, carry, unroll=blocks <= _UNROLLED)
+    return lax.fori_loop(0, blocks, body, carry, unroll=blocks <= UNROLLED)
 
 
 def block_of(ref: Ref, block: Scalar) -> Array:

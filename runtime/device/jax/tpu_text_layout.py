@@ -175,7 +175,7 @@ def needs_of(dev: DeviceTable, code: NDArray[Any]) -> NDArray[np.int32]:
     return needs
 
 
-def _packed(counts: NDArray[Any]) -> _Lists:
+def packed(counts: NDArray[Any]) -> _Lists:
     """Return where entries of lists go, the lists one behind the other.
 
     A list begins in a new block if it would lie in one block more where the last one ends.
@@ -200,7 +200,7 @@ def _interleaved(lists: _Lists, *fields: NDArray[Any]) -> NDArray[np.int32]:
 
 def _own_rows(dev: DeviceTable, records: NDArray[np.int64]) -> NDArray[np.int32]:
     counts = np.diff(dev.row_start)
-    lists, edges = _packed(counts), int(counts.sum())
+    lists, edges = packed(counts), int(counts.sum())
     records[: dev.num_rows, OWN_FIRST], records[: dev.num_rows, OWN_COUNT] = lists.first, counts
     target = dev.edge_target[:edges]
     fields = [dev.edge_token[:edges], needs_of(dev, target)]
@@ -217,7 +217,7 @@ def _call_rows(
         return {"exit_rows": nothing, "site_rows": nothing, "site_bits": np.zeros(1, np.int32)}
     counts = np.diff(calls.exit_start[:-1])
     exits = int(counts.sum())
-    lists = _packed(counts)
+    lists = packed(counts)
     pops = pops_by_symbol(table)
     most = np.zeros(counts.size + 1, np.int64)  # by list; the last is the empty one
     np.maximum.at(most, np.repeat(np.arange(counts.size), counts), pops[calls.exit_symbol[:exits]])

@@ -189,7 +189,10 @@ def lookup(array: Tensor, index: Tensor) -> Tensor:
 
 
 def integers(x: Tensor, like: Tensor) -> Tensor:
-    """Return whole numbers in the type of `like`."""
+    """Return whole numbers in the type of `like`; what is too large for that, or too small, is as far out as may be."""
+    if x.element_size() > like.element_size():
+        bounds = torch.iinfo(like.dtype)
+        x = x.clamp(bounds.min, bounds.max)
     return x.to(like.dtype)
 
 

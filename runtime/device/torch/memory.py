@@ -69,11 +69,11 @@ def write_lowest(masks: NDArray[np.uint32], logits: Tensor) -> Tensor:
 
 def torch_team() -> host_team.Team | None:
     """Return what runs a function in torch's own threads, None where there are none: a forked process has lost them."""
-    return _team() if os.getpid() == _PROCESS else None
+    return find_team() if os.getpid() == _PROCESS else None
 
 
 @lru_cache(maxsize=1)
-def _team() -> host_team.Team | None:
+def find_team() -> host_team.Team | None:
     """Return what runs a function in torch's own threads, None where they are not those of GNU's OpenMP.
 
     What has just been computed by torch has left them spinning, on all processors there are: threads beside them wait

@@ -61,7 +61,7 @@ def check_state_of(dev: TorchTable, state: AnyState) -> None:
 
 def follow_on_host(table: HostTable, state: NestedState, tokens: Tensor) -> NestedState:
     """Follow one token of each row (n,) int64."""
-    given, tokens = in_memory(state), tokens.contiguous()
+    given, tokens = in_memory(state), tokens.long().contiguous()
     out = NestedState(*map(torch.empty_like, given))
     team = torch_team()
     stray = host_follow.follow(

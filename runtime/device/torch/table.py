@@ -113,7 +113,7 @@ class _Library:
         """Return an arena's arrays on the device, which are written to as tables come and go."""
         arena.check_budgets(distances)
         where = self._where
-        kind = _CudaMirror if where.type == "cuda" else _Mirror
+        kind = CudaMirror if where.type == "cuda" else TensorMirror
         with self.lasting():  # tables come later, from whatever thread adds them
             return arena.mirror(("torch", where), lambda: kind(arena, self.convert, where, _of_bytes()))
 
@@ -175,7 +175,7 @@ def with_filters(
     return place_filters(dev, filters, of, _Library.near(dev).convert)
 
 
-class _Mirror:
+class TensorMirror:
     """An arena's arrays on a device, written to in place."""
 
     def __init__(
@@ -185,10 +185,10 @@ class _Mirror:
         where: torch.device,
         more: dict[str, NDArray[Any]],
     ) -> None:
-        self._arrays: dict[str, Tensor] = {}
+        self.tensors: dict[str, Tensor] = {}
 
         def keep(name: str, array: NDArray[Any]) -> Tensor:
-            placed = self._arrays[name] = convert(array)
+            placed = self.tensors[name] = convert(array)
             return placed.movedim(0, -1) if name in by_ends(arena.held) else placed
 
         self.dev = device_table_of(arena.held, keep, TorchTable, where.type == "cpu", **more)
@@ -198,10 +198,10 @@ class _Mirror:
 
     def write(self, changes: list[tuple[str, int, NDArray[Any]]]) -> None:
         for name, start, values in changes:
-            self._arrays[name][start : start + len(values)] = torch.from_numpy(np.ascontiguousarray(signed(values)))
+            self.tensors[name][start : start + len(values)] = torch.from_numpy(np.ascontiguousarray(signed(values)))
 
 
-class _CudaMirror(_Mirror):
+class CudaMirror(TensorMirror):
     """One on a CUDA device: written from pinned memory, in order with what its streams read."""
 
     def __init__(
@@ -218,7 +218,7 @@ class _CudaMirror(_Mirror):
 
     def read(self) -> TorchTable:
         if self._order.join():
-            for array in self._arrays.values():  # whose memory is not another's before this stream has read it
+            for array in self.tensors.values():  # whose memory is not another's before this stream has read it
                 array.record_stream(torch.cuda.current_stream(array.device))
         return self.dev
 
@@ -229,7 +229,7 @@ class _CudaMirror(_Mirror):
         buffer, parts = self._staging.pack([values for _, _, values in changes])
         try:
             for (name, start, _), part in zip(changes, parts, strict=True):
-                self._arrays[name][start : start + len(part)].copy_(part, non_blocking=True)
+                self.tensors[name][start : start + len(part)].copy_(part, non_blocking=True)
         finally:
             self._staging.done(buffer, self._order.end())
 

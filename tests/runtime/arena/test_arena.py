@@ -244,10 +244,10 @@ def test_tables_that_come_and_go_leave_all_others_as_they_are(seed, vocab, table
     for handle in held:
         made.drop(handle)
     big = Arena(vocab, made.capacity)
-    while made._evict():
+    while made.evict():
         pass
     assert made.stored.free == big.stored.free  # nothing was lost on the way
-    assert not made._lists
+    assert not made.lists
 
 
 def test_what_tables_share_is_there_once(vocab):
@@ -421,7 +421,7 @@ def test_an_interrupted_table_leaves_nothing_behind(vocab, monkeypatch):
             with pytest.raises(MemoryError):
                 made.add(table)
         assert made.stored.free == free
-        assert not made._lists
+        assert not made.lists
         assert not made.held.changes
     made.handles = [made.add(table)]
     walk("host", made, [table], [0], np.random.default_rng(0), 20)
@@ -430,7 +430,7 @@ def test_an_interrupted_table_leaves_nothing_behind(vocab, monkeypatch):
 def test_a_table_that_a_device_could_not_take_is_not_there(vocab, monkeypatch):
     made, table = Arena(vocab, SMALL), mw.compile_json_schema(number(1), vocab).to_table()
     torch_ops.to_device(made)
-    (mirror,) = made._mirrors.values()
+    (mirror,) = made.mirrors.values()
     free, write = made.stored.free, mirror.write
 
     def fails(changes):

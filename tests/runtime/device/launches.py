@@ -58,7 +58,7 @@ TRITON_BYTES: dict[str, Callable[..., int]] = {
         size_of(logits) + sum(map(size_of, (*rows, *kept))) + 2 * size_of(scratch.entries)
     ),
     "go_on": lambda logits, _stride, rows, _table, kept, *_, **__: size_of(logits) + sum(map(size_of, (*rows, *kept))),
-    "_apply_masks": lambda masks, logits, out, *_, SAME, **__: (
+    "apply_masks": lambda masks, logits, out, *_, SAME, **__: (
         size_of(masks) + size_of(out) + (0 if SAME else size_of(logits))
     ),
 }

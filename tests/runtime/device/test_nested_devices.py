@@ -83,8 +83,8 @@ def torch_way(request, monkeypatch) -> SimpleNamespace:
     elif request.param != "kernels":
         monkeypatch.setattr(compat, "is_plain", lambda *x: False)
     if request.param == "gathers and searches":
-        monkeypatch.setattr(device_table, "_DENSE", 0)
-        monkeypatch.setattr(device_table, "_SPARSE", 0)
+        monkeypatch.setattr(device_table, "DENSE_SITES", 0)
+        monkeypatch.setattr(device_table, "SPARSE_SITES", 0)
 
     def into(x: Any) -> Any:
         return type(x)(*map(into, x)) if isinstance(x, tuple) else torch.tensor(x)
@@ -202,9 +202,9 @@ def test_threads_follow_tokens_of_rows_wherever_they_lie(rows, monkeypatch):
     dev = ops.to_device(table)
     rng = np.random.default_rng(rows)
     teams = []
-    team = memory._team()
+    team = memory.find_team()
     if team is not None:
-        monkeypatch.setattr(memory, "_team", lambda: lambda *each: teams.append(1) or team(*each))
+        monkeypatch.setattr(memory, "find_team", lambda: lambda *each: teams.append(1) or team(*each))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     expected = numpy_ops.start(table, rows)
     state = NestedState(*(torch.tensor(part) for part in expected))
@@ -510,9 +510,9 @@ def test_jax_agrees_with_numpy(which, monkeypatch):
 
     seed = 72 if which == "searched and looped" else which
     if seed == 72:
-        monkeypatch.setattr(device_table, "_DENSE", 0)
-        monkeypatch.setattr(device_table, "_SPARSE", 0)
-        monkeypatch.setattr(stacks, "_UNROLLED", 0)
+        monkeypatch.setattr(device_table, "DENSE_SITES", 0)
+        monkeypatch.setattr(device_table, "SPARSE_SITES", 0)
+        monkeypatch.setattr(stacks, "UNROLLED", 0)
     if which in ("tree", "good"):
         table = compiled(which, 2 if which == "tree" else 5)
         places = [(0, ())] * 12

@@ -395,7 +395,7 @@ def test_speculation_writes_what_the_target_would_alone():
 @pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_rows_and_masks_grow_and_numbers_stay(name, monkeypatch):
-    for limit in ("_ROWS", "_LEAST", "_MOST"):
+    for limit in ("FIRST_ROWS", "LEAST_MASKS", "MOST_MASKS"):
         monkeypatch.setattr(on_demand, limit, 2)
     ops, into = backend(name)
     dev = ops.to_device(grammar(PALINDROMES))
@@ -463,7 +463,7 @@ def test_numbers_that_are_used_again_stand_for_what_came_last(name):
 
 def test_rows_have_a_bound_as_masks_have():
     dev = numpy_ops.to_device(grammar(PALINDROMES))
-    dev.rows.most_bytes = dev.rows._bytes(20, 10)
+    dev.rows.most_bytes = dev.rows.bytes_for(20, 10)
     state = numpy_ops.start(dev, 1)
 
     def walk(state: Any) -> Any:
@@ -489,7 +489,7 @@ def test_rows_have_a_bound_as_masks_have():
 
 def test_it_is_time_to_forget_again_once_twice_as_much_is_there(monkeypatch):
     """Where much has to stay, it is not asked for at every step."""
-    monkeypatch.setattr(on_demand, "_ROWS", 4)
+    monkeypatch.setattr(on_demand, "FIRST_ROWS", 4)
     dev = numpy_ops.to_device(grammar(PALINDROMES))
     states, asked = [numpy_ops.start(dev, 1)], 0
     for i in range(200):
@@ -503,7 +503,7 @@ def test_it_is_time_to_forget_again_once_twice_as_much_is_there(monkeypatch):
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_budget_that_runs_out_says_so_and_leaves_what_is_there(name, monkeypatch):
-    monkeypatch.setattr(on_demand, "_ROW_BYTES", 0)
+    monkeypatch.setattr(on_demand, "ROW_BYTES", 0)
     ops, into = backend(name)
     dev = ops.to_device(grammar(PALINDROMES))
     dev.rows.most_bytes = 3 * 4 * -(-V // 32)
@@ -554,8 +554,8 @@ def test_an_interrupted_write_leaves_no_row_without_a_mask(monkeypatch):
 def test_what_only_reads_is_right_under_jit_and_the_rest_is_refused(monkeypatch):
     jax = pytest.importorskip("jax")
     ops, into = backend("jax")
-    monkeypatch.setattr(on_demand, "_LEAST", 2)
-    monkeypatch.setattr(on_demand, "_MOST", 2)
+    monkeypatch.setattr(on_demand, "LEAST_MASKS", 2)
+    monkeypatch.setattr(on_demand, "MOST_MASKS", 2)
     dev = ops.to_device(grammar(PALINDROMES))
     mask = jax.jit(lambda dev, x, state: ops.mask_logits(dev, x, state))
     state, x = ops.start(dev, 2), into(np.zeros((2, V), np.float32))
@@ -584,8 +584,8 @@ def test_what_only_reads_is_right_under_jit_and_the_rest_is_refused(monkeypatch)
 def test_what_only_reads_compiles_whole_in_torch_and_the_rest_is_refused(monkeypatch):
     torch = pytest.importorskip("torch")
     ops, into = backend("torch")
-    monkeypatch.setattr(on_demand, "_LEAST", 2)
-    monkeypatch.setattr(on_demand, "_MOST", 2)
+    monkeypatch.setattr(on_demand, "LEAST_MASKS", 2)
+    monkeypatch.setattr(on_demand, "MOST_MASKS", 2)
     dev = ops.to_device(grammar(PALINDROMES))
     state, x = ops.start(dev, 2), torch.zeros(2, V)
     mask = torch.compile(lambda x, state: ops.mask_logits(dev, x, state), fullgraph=True, backend="eager")
@@ -773,7 +773,7 @@ def test_generation_forgets_what_it_cannot_come_back_to(how, mode, most, monkeyp
 
     monkeypatch.setattr(on_demand.ReachedRows, "__init__", init)
     written = []
-    for room in (1 << 30, on_demand._ROW_BYTES * most):
+    for room in (1 << 30, on_demand.ROW_BYTES * most):
         monkeypatch.setattr(on_demand, "MOST_BYTES", room)
         processor = ConstraintLogitsProcessor(table)
         way: dict[str, Any] = {"custom_generate": constrained_generate, "tables": table, "distances": False}
@@ -924,7 +924,7 @@ def test_threads_share_rows():
     finally:
         sys.setswitchinterval(before)
     assert not wrong
-    places = [key for key in dev.rows._keys if key is not None]
+    places = [key for key in dev.rows.keys if key is not None]
     assert len(places) == len(set(places)) == dev.stored.rows - 1  # each place once
 
 
@@ -932,8 +932,8 @@ def test_threads_share_rows():
 @pytest.mark.parametrize("what", ["masks", "bytes"])
 def test_what_has_to_stay_is_not_asked_about_again(what, monkeypatch):
     if what == "masks":
-        monkeypatch.setattr(on_demand, "_LEAST", 2)
-        monkeypatch.setattr(on_demand, "_MOST", 2)
+        monkeypatch.setattr(on_demand, "LEAST_MASKS", 2)
+        monkeypatch.setattr(on_demand, "MOST_MASKS", 2)
     table = mw.compile_grammar(MANY, LETTERS)
     dev = numpy_ops.to_device(table, on_demand=True)
     states, matchers = [numpy_ops.start(dev, 1)], [mw.Matcher(table)]

@@ -563,7 +563,7 @@ def test_the_threads_of_torch_write_what_one_thread_would(kind, threads):
     from maskwright.runtime.host import logits as host_logits
     from maskwright.runtime.host import thread_pool as host_team
 
-    team = memory._team()
+    team = memory.find_team()
     if sys.platform == "linux":
         assert team is not None, "torch's wheels for Linux have GNU's OpenMP"
     calls = []
@@ -625,7 +625,7 @@ torch.set_num_threads(2)
 vocab = mw.Vocabulary.from_bytes([b"", b"a", *[b"b"] * 100_000], eos=0)
 dev = torch_ops.to_device(mw.compile_regex("a", vocab))
 state, logits = torch_ops.start(dev, 16), torch.zeros(16, vocab.size)
-assert sys.platform != "linux" or memory._team() is not None
+assert sys.platform != "linux" or memory.find_team() is not None
 torch_ops.mask_logits_(dev, logits, state)
 assert (logits == 0).sum() == 16
 logits[:] = 0

@@ -94,7 +94,7 @@ def device(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: made.current.capturing)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
     monkeypatch.setattr(ordering, "pinned", lambda size: torch.full((size,), 0xAB, dtype=torch.uint8))
-    monkeypatch.setattr(torch_table, "_Mirror", torch_table._CudaMirror)
+    monkeypatch.setattr(torch_table, "TensorMirror", torch_table.CudaMirror)
     return made
 
 
@@ -114,9 +114,9 @@ def test_what_is_written_is_what_the_host_has(device, vocab, tables, budgets):
     torch_ops.to_device(arena, "cpu")
     handles = [arena.add(table) for table in tables]
     arena.drop(handles[0])
-    mirror = arena._mirrors["torch", torch.device("cpu")]
+    mirror = arena.mirrors["torch", torch.device("cpu")]
     for name, wanted in device_arrays(arena.held).items():
-        np.testing.assert_array_equal(mirror._arrays[name].numpy(), ordering.signed(wanted), err_msg=name)
+        np.testing.assert_array_equal(mirror.tensors[name].numpy(), ordering.signed(wanted), err_msg=name)
 
 
 def test_writes_are_in_order_with_all_streams_that_read(device, vocab, tables):

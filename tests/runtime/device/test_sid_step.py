@@ -132,7 +132,7 @@ def check_rounds() -> None:
     """Lists that do not fit into one program are joined in rounds; states with many children are shared."""
     from maskwright.runtime.device.torch.gpu import sid_step
 
-    sid_step._JOINED, sid_step._PIECE = 8, 16
+    sid_step.JOINED, sid_step.PIECE = 8, 16
     rounds, most = sid_step.plan(4, 33, 3, 8)
     assert (rounds.pieces, rounds.first, most) == (5, 2, 8)
     assert rounds.counters_stride == 10 + 5 + 3 + 2 + 1

@@ -57,7 +57,7 @@ def interpreted(monkeypatch) -> Iterator[None]:
     """Kernels as one program of XLA, in which each copy is done where it begins: some milliseconds a call."""
     monkeypatch.setattr(pltpu, "with_memory_space_constraint", lambda array, _: array)
     for module in (tpu_parts, tpu_apply):
-        monkeypatch.setattr(module, "_AT_ONCE", 1)  # loops that are written out take long to compile
+        monkeypatch.setattr(module, "AT_ONCE", 1)  # loops that are written out take long to compile
     with pltpu.force_tpu_interpret_mode(True):
         yield
 
@@ -74,8 +74,8 @@ def into(state: Any) -> Any:
     return type(state)(*(jnp.asarray(part, jnp.int32) for part in state))
 
 
-def to_device(table: mw.TransitionTable, budgets: bool = False) -> TpuTextTable:
-    dev = jax_ops.to_device(table, distances=budgets, on_demand=False, platform="tpu")
+def to_device(table: mw.TransitionTable, distances: bool = False) -> TpuTextTable:
+    dev = jax_ops.to_device(table, distances=distances, on_demand=False, platform="tpu")
     assert isinstance(dev, TpuTextTable)
     return dev
 
@@ -243,7 +243,7 @@ def test_budgets_with_ends_told_apart_take_the_operations_of_every_device():
 
 def test_a_list_lies_in_no_more_blocks_than_it_must():
     counts = np.array([100, 40, 0, 128, 300, 1, 126, 2])
-    lists = tpu_text_layout._packed(counts)
+    lists = tpu_text_layout.packed(counts)
     for first, count in zip(lists.first.tolist(), counts.tolist(), strict=True):
         assert count == 0 or (first + count - 1) // LANES - first // LANES == -(-count // LANES) - 1
     np.testing.assert_array_equal(lists.at, np.concatenate(list(map(np.arange, lists.first, lists.first + counts))))

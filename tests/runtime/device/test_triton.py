@@ -111,19 +111,19 @@ def cases() -> Iterator[Case]:
         multiples = (*pointers, *(integers if aligned else ()))
         # 16-bit logits whose rows do not begin at multiples of 16 elements are read in single elements, and spill
         most = 64 if kind != "fp32" and not same and not aligned else 0
-        yield Case("_apply_masks", types, {"COLUMNS": apply._COLUMNS, "SAME": same}, {}, multiples, most)
+        yield Case("apply_masks", types, {"COLUMNS": apply.COLUMNS_AT_ONCE, "SAME": same}, {}, multiples, most)
     for kind, ends in product((0, 1, 2), (0, 1, 9, 33)):
         if kind < 2 and ends > 1:
             continue  # without calls there is one end
         stacks, token = ("*i32", 4) if kind == 2 else ("*i64", 2)
         types = ("*i64", "*i64", stacks, stacks, "*i64", "*i64", "*i32")
         constants = {"KIND": kind, "TOKEN": token, "ENDS": ends}
-        yield Case("_write_masks", types, constants, text_masks._options(ends), tuple(range(7)))
+        yield Case("_write_masks", types, constants, text_masks.launch_options(ends), tuple(range(7)))
     for kind, token in product((0, 1, 2), (2, 4)):
         stacks, slots = ("*i32", 128) if kind == 2 else ("*i64", 0)
         types = ("*i64", "*i64", stacks, stacks, "*i64", "*i64", stacks, stacks)
         constants = {"KIND": kind, "TOKEN": token, "RANKS": token, "WIDTH": slots}
-        yield Case("_follow", types, constants, text_step._OPTIONS, tuple(range(8)))
+        yield Case("_follow", types, constants, text_step.OPTIONS, tuple(range(8)))
 
 
 def kernels() -> dict[str, Any]:
@@ -201,7 +201,7 @@ def check_launch() -> None:
     for kind, same in ((torch.float32, False), (torch.float16, True), (torch.bfloat16, False)):
         x = torch.zeros(2, 2048, dtype=kind)
         arguments = (masks, x, x, 2048, 64, 64, 2048, 2048)
-        made = apply._apply_masks.warmup(*arguments, COLUMNS=apply._COLUMNS, SAME=same, grid=(2, 1))
+        made = apply.apply_masks.warmup(*arguments, COLUMNS=apply.COLUMNS_AT_ONCE, SAME=same, grid=(2, 1))
         assert made.asm["cubin"]
 
 

@@ -8,24 +8,24 @@ from torch import Tensor
 
 from .launch import launch
 
-_COLUMNS = 4096  # logits per program: 128 words of a mask
+COLUMNS_AT_ONCE = 4096  # logits per program: 128 words of a mask
 
 
 def apply(masks: Tensor, logits: Tensor, out: Tensor) -> Tensor:
     """Write logits (B, V') to out (B, V'), which may be the same, with -inf where masks (B, words) has no bit set."""
     (batch, columns), masks = logits.shape, masks.contiguous()
     if batch and columns:
-        grid = (batch, -(-columns // _COLUMNS))
+        grid = (batch, -(-columns // COLUMNS_AT_ONCE))
         launch(
-            _apply_masks, grid, masks, logits, out, columns, masks.shape[1], masks.stride(0), logits.stride(0),
-            out.stride(0), COLUMNS=_COLUMNS, SAME=out.data_ptr() == logits.data_ptr(),
+            apply_masks, grid, masks, logits, out, columns, masks.shape[1], masks.stride(0), logits.stride(0),
+            out.stride(0), COLUMNS=COLUMNS_AT_ONCE, SAME=out.data_ptr() == logits.data_ptr(),
         )  # fmt: skip
     return out
 
 
 # Triton evaluates annotations inside its kernels and refuses names such as Any: only constants carry one.
 @triton.jit  # type: ignore[untyped-decorator]
-def _apply_masks(  # type: ignore[no-untyped-def]
+def apply_masks(  # type: ignore[no-untyped-def]
     masks,
     logits,
     out,

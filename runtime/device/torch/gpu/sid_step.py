@@ -23,9 +23,9 @@ from .sid_kernels import Edges, Kept, Rounds, Rows, Scratch, Sizes, branch, go_o
 MOST_BEAMS = 1024
 MOST_TOKENS = 262_144
 _BLOCK = 4096  # logits that a program reads at once
-_PIECE = 2048  # most children of one beam in one program: with 4,096, ptxas spills registers
+PIECE = 2048  # most children of one beam in one program: with 4,096, ptxas spills registers
 # most continuations in a program's registers at once. With 8,192 a program takes all registers of a multiprocessor
-_JOINED = 4096
+JOINED = 4096
 
 _local = threading.local()
 
@@ -72,7 +72,7 @@ def select(
     if width == 1 and m == beams:
         launch(go_on, (batch * m,), logits, stride, rows, table, kept, sizes, BLOCK=block)
         return Selection(kept.scores, None, kept.tokens, State(kept.states.view(-1)))
-    piece = min(triton.next_power_of_2(width), _PIECE)
+    piece = min(triton.next_power_of_2(width), PIECE)
     rounds, most = plan(m, width, beams, piece)
     entries = torch.empty((batch, rounds.entries_stride), dtype=torch.int64, device=scores.device)
     scratch = Scratch(entries, _counters(batch * rounds.counters_stride, scores.device))
@@ -91,8 +91,8 @@ def plan(m: int, width: int, beams: int, piece: int) -> tuple[Rounds, int]:
     pieces = -(-width // piece)
     length = min(width, piece, beams)
     lists = m * pieces
-    teams = -(-lists // (_JOINED // length))
-    first, later = -(-lists // teams), _JOINED // beams
+    teams = -(-lists // (JOINED // length))
+    first, later = -(-lists // teams), JOINED // beams
     entries, counters, left = m + lists * length, 0, lists
     while counters == 0 or left > 1:
         left = -(-left // (later if counters else first))

@@ -80,7 +80,7 @@ _BLOCK = tl.constexpr(256)  # entries of a list, and words of a mask, that a pro
 _MANY_ENDS = 9  # from more of them on a program needs more registers
 
 
-def _options(ends: int) -> dict[str, int]:
+def launch_options(ends: int) -> dict[str, int]:
     """Return how the kernel is compiled. Left to choose, the assembler takes 40 registers and spills one."""
     return {"num_warps": 4, "maxnreg": 96 if ends <= _MANY_ENDS else 255}
 
@@ -103,7 +103,7 @@ def bitmask(dev: TorchTable, state: AnyState, remaining: Tensor | None) -> Tenso
         _write_masks, (rows,), header_of(dev), node, stack, height,
         node if remaining is None else remaining.contiguous(), far, out,
         KIND=0 if dev.is_trie else 1 if calls is None else 2, TOKEN=dev.edge_token.element_size(),
-        ENDS=ends, **_options(ends),
+        ENDS=ends, **launch_options(ends),
     )  # fmt: skip
     return out
 

@@ -58,7 +58,7 @@ from .reading import (
     target_in_base,
 )
 
-_OPTIONS = {"num_warps": 1}
+OPTIONS = {"num_warps": 1}
 
 
 def advance(dev: TorchTable, state: AnyState, tokens: Tensor) -> AnyState:
@@ -78,7 +78,7 @@ def advance(dev: TorchTable, state: AnyState, tokens: Tensor) -> AnyState:
         launch(
             _follow, (rows,), header_of(dev), node, stack, height, tokens.contiguous(), out, reached_stack,
             reached_height, KIND=0 if dev.is_trie else 1 if calls is None else 2, TOKEN=dev.edge_token.element_size(),
-            RANKS=dev.rank.element_size(), WIDTH=width, **_OPTIONS,
+            RANKS=dev.rank.element_size(), WIDTH=width, **OPTIONS,
         )  # fmt: skip
     return State(out) if calls is None else NestedState(out, reached_stack, reached_height)
 
