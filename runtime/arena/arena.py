@@ -69,7 +69,9 @@ def starts_of(handles: Sequence[Handle], number: int) -> NDArray[np.int32]:
     Raises TypeError, ValueError.
     """
     if not number:
-        raise TypeError("the tables of handles are in an arena: pass what put(arena) returns, not a table of its own")
+        raise TypeError(
+            "the tables of handles are in an arena: pass what to_device(arena) returns, not a table of its own"
+        )
     for handle in handles:
         if not isinstance(handle, Handle):
             raise TypeError(f"a Handle is needed, as Arena.add returns one, not a {type(handle).__name__}")

@@ -92,7 +92,7 @@ def _given(kind: Any, arrays: Any) -> OnDemandTable:
     kept, start_row = kind
     rows = kept()
     if rows is None:
-        raise ReferenceError("the table that these arrays are of is gone: keep what put() returned")
+        raise ReferenceError("the table that these arrays are of is gone: keep what to_device() returned")
     traced = any(isinstance(array, jax.core.Tracer) for array in arrays)
     return OnDemandTable(rows, start_row, ReachedArrays(*arrays) if traced else None)
 
