@@ -36,6 +36,7 @@ from .device.device_table import (
     Selection,
     State,
     check_floating,
+    check_has_end,
     check_logits,
     check_remaining,
     check_rows,
@@ -106,6 +107,8 @@ def _for_all_kinds(operation: Callable[Concatenate[Any, P], Result]) -> Callable
 
     @functools.wraps(operation)
     def run(dev: Any, *args: P.args, **options: P.kwargs) -> Result:
+        if not (isinstance(dev, HostTable) or dev in _OTHER_KINDS or (dev is None and operation.__name__ == "select")):
+            raise not_put(dev)
         result: Result = (of_others if dev in _OTHER_KINDS else operation)(dev, *args, **options)
         return result
 
@@ -211,8 +214,6 @@ def with_start_states(dev: HostTable, handles: Sequence[Handle]) -> HostTable:
 @_for_all_kinds
 def start(dev: HostTable, batch: int) -> AnyState:
     """Return the state of `batch` sequences with nothing written yet."""
-    if not isinstance(dev, HostTable):
-        raise not_put(dev)
     starts = starts_in(dev)
     check_starts(len(starts), batch)
     return state_of(dev, [(int(node), ()) for node in starts.repeat(batch // len(starts))], (batch,))
@@ -374,6 +375,7 @@ def end_scores(dev: HostTable, logits: Array, state: AnyState, renormalize: bool
 
     Of several ends it is the probability that the model ends by any of them.
     """
+    check_has_end(dev)
     logits = _with_one_end(dev, logits)
     last = log_softmax(mask_logits(dev, logits, state) if renormalize else logits)[:, dev.eos]
     return np.where(accepting(dev, state) & ~np.isnan(last), last, -np.inf)

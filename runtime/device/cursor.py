@@ -29,6 +29,7 @@ from .device_table import (
     Selection,
     State,
     check_floating,
+    check_has_end,
     check_logits,
     check_rows,
     check_sids,
@@ -316,11 +317,7 @@ class Cursor:
 
         Of several ends it is the probability that the model ends by any of them.
         """
-        if dev.eos is None:
-            raise ValueError(
-                "this constraint has no EOS, its sequences end by themselves: compile_sids(.., eos=) has one, and for "
-                "texts a Vocabulary with eos"
-            )
+        check_has_end(dev)
         self._check(dev, logits, state)
         logits = self._with_one_end(dev, logits, state)
         last = self.ops.log_softmax(self.masked(dev, logits, state) if renormalize else logits)[:, dev.eos]

@@ -557,6 +557,15 @@ def is_end(dev: Placed, tokens: Array) -> Array:
     return found
 
 
+def check_has_end(dev: Placed) -> None:
+    """Raise ValueError unless sequences of a constraint end with a token."""
+    if dev.eos is None:
+        raise ValueError(
+            "this constraint has no EOS, its sequences end by themselves: compile_sids(.., eos=) has one, and for "
+            "texts a Vocabulary with eos"
+        )
+
+
 def not_put(found: object) -> TypeError:
     """Return the error for what has not been through `to_device`."""
     return TypeError(

@@ -223,7 +223,7 @@ def _mask_bytes(ops: Backend, dev: DeviceMatrix, number: Array, which: Array) ->
 def unfold(ops: Backend, dev: DeviceMatrix, number: Array, which: Array) -> Array:
     """Return what `_mask_bytes` does, a number a token (n, 8 K): int32, -1 where a token is allowed, else 0."""
     packed = ops.integers(_mask_bytes(ops, dev, number, which), dev.steps)
-    return ops.gather(dev.byte_bits, packed.reshape(-1)).reshape(number.shape[0], -1)
+    return ops.gather(dev.byte_bits, packed.reshape(-1)).reshape(number.shape[0], 8 * packed.shape[1])
 
 
 def _mask_at(ops: Backend, dev: DeviceMatrix, low: Array, high: Array, level: int) -> Array:
