@@ -160,7 +160,7 @@ class Wording:
             case KeepOrder():
                 return "any_order=True takes far more than any_order=False, where members come in the schema's order"
             case ReadOnDemand():
-                return "A Matcher follows it, and put() reads it on demand, without max_tokens"
+                return "A Matcher follows it, and to_device() reads it on demand, without max_tokens"
             case _:
                 assert_never(remedy)
 

@@ -13,7 +13,8 @@ from ..kernels.limits import UNREACHABLE
 from ..table.states import NestedState
 from ..table.transition_table import TransitionTable
 from .arena.view import HostTable
-from .device.device_table import AnyState, State, check_unfiltered
+from .device.checks import check_unfiltered
+from .device.device_table import AnyState, State
 
 Configuration = tuple[int, tuple[int, ...]]
 
@@ -147,7 +148,7 @@ def state_of(dev: HostTable, rows: list[Configuration], shape: tuple[int, ...]) 
     return NestedState(node, stack.reshape(*shape, dev.slots), height.reshape(shape))
 
 
-def distance(dev: HostTable, configuration: Configuration) -> int:
+def fewest_tokens(dev: HostTable, configuration: Configuration) -> int:
     """Return the tokens in which a configuration can be complete, at least one of which is always allowed."""
     node, stack = configuration
     if not dev.is_nested:

@@ -25,27 +25,22 @@ from .arena.view import ArenaView, HostTable
 from .device import device_filters, device_live
 from .device import numpy_arrays as arrays
 from .device.backend import Placed
-from .device.cursor import Cursor, Kinds
-from .device.device_live import DeviceLive
-from .device.device_matrix import DeviceMatrix
-from .device.device_table import (
-    AnyState,
-    Candidates,
-    DeviceTable,
-    Selection,
-    State,
+from .device.checks import (
     check_floating,
+    check_has_end,
     check_logits,
     check_remaining,
     check_rows,
     check_sids,
     check_starts,
     check_tokens,
-    device_table,
     is_end,
     not_put,
-    unbranched,
 )
+from .device.cursor import Cursor, Kinds
+from .device.device_live import DeviceLive
+from .device.device_matrix import DeviceMatrix
+from .device.device_table import AnyState, Candidates, DeviceTable, Selection, State, device_table, unbranched
 from .device.likelihood import check_likelihood
 from .device.live_cursor import LiveCursor
 from .device.matrix_cursor import MatrixCursor
@@ -55,7 +50,7 @@ from .device.on_demand_cursor import OnDemandCursor
 from .device.placing import place
 from .device.table_filter_cursor import FilteredTableCursor
 from .device.table_filters import DeviceFilteredTable
-from .numpy_moves import Configuration, configurations_of, distance, edges, moves, state_of
+from .numpy_moves import Configuration, configurations_of, edges, fewest_tokens, moves, state_of
 
 __all__ = [
     "accepting",
@@ -69,6 +64,7 @@ __all__ = [
     "draw",
     "edges",
     "end_scores",
+    "fewest_tokens",
     "first_tokens",
     "log_mass",
     "log_probs",
@@ -105,6 +101,8 @@ def _for_all_kinds(operation: Callable[Concatenate[Any, P], Result]) -> Callable
 
     @functools.wraps(operation)
     def run(dev: Any, *args: P.args, **options: P.kwargs) -> Result:
+        if not (isinstance(dev, HostTable) or dev in _OTHER_KINDS or (dev is None and operation.__name__ == "select")):
+            raise not_put(dev)
         result: Result = (of_others if dev in _OTHER_KINDS else operation)(dev, *args, **options)
         return result
 
@@ -183,8 +181,6 @@ def with_start_states(dev: HostTable, handles: Sequence[Handle]) -> HostTable:
 @_for_all_kinds
 def start(dev: HostTable, batch: int) -> AnyState:
     """Return the state of `batch` sequences with nothing written yet."""
-    if not isinstance(dev, HostTable):
-        raise not_put(dev)
     starts = starts_in(dev)
     check_starts(len(starts), batch)
     return state_of(dev, [(int(node), ()) for node in starts.repeat(batch // len(starts))], (batch,))
@@ -195,6 +191,15 @@ def accepting(dev: HostTable, state: AnyState) -> Array:
     """Return whether each sequence may end where it stands: bool (B,)."""
     bottom = [not stack for _, stack in configurations_of(dev, state)]
     return np.asarray(dev.is_accepting(state.node) & np.array(bottom, bool))
+
+
+@_for_all_kinds
+def distance(dev: HostTable, state: AnyState) -> Array:
+    """Return the tokens (B,) in which each sequence can be complete, at least one of which is always allowed.
+
+    On a device the table must have been put there with distances.
+    """
+    return np.array([fewest_tokens(dev, row) for row in configurations_of(dev, state)], np.int64)
 
 
 @_for_all_kinds
@@ -213,7 +218,7 @@ def bitmask(dev: HostTable, state: AnyState, remaining: Array | None = None) -> 
         allowed = list(reached)
         if remaining is not None:
             room = min(int(remaining[row]) - 1, UNREACHABLE - 1)
-            soon = {target: distance(dev, target) <= room for target in set(reached.values())}
+            soon = {target: fewest_tokens(dev, target) <= room for target in set(reached.values())}
             allowed = [token for token, target in reached.items() if token == dev.eos or soon[target]]
         bits[row, allowed] = True
         if dev.eos is not None and dev.eos in allowed:
@@ -346,6 +351,7 @@ def end_scores(dev: HostTable, logits: Array, state: AnyState, renormalize: bool
 
     Of several ends it is the probability that the model ends by any of them.
     """
+    check_has_end(dev)
     logits = _with_one_end(dev, logits)
     last = log_softmax(mask_logits(dev, logits, state) if renormalize else logits)[:, dev.eos]
     return np.where(accepting(dev, state) & ~np.isnan(last), last, -np.inf)

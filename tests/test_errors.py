@@ -150,7 +150,7 @@ TABLE = {
         mw.errors.NoTableError,
         lambda v: mw.compile_grammar(PALINDROMES, v).to_table(),
         {"remedies": (ReadOnDemand(),), "pointer": None},
-        "must be remembered. A Matcher follows it, and put() reads it on demand, without max_tokens",
+        "must be remembered. A Matcher follows it, and to_device() reads it on demand, without max_tokens",
         "must be remembered. In Python a Matcher follows it",
         "must be remembered. This server needs a table",
     ),

@@ -261,7 +261,7 @@ def test_every_backend_has_the_same_operations():
         assert all(callable(getattr(module, name)) for name in operations)
         return {name for name in operations if name.islower()}
 
-    assert names(torch_ops) == names(jax_ops) == names(numpy_ops) - {"edges", "moves"}
+    assert names(torch_ops) == names(jax_ops) == names(numpy_ops) - {"edges", "fewest_tokens", "moves"}
 
 
 def test_every_backend_has_the_primitives_with_the_parameters_that_the_protocol_names():

@@ -76,9 +76,9 @@ class ArenaView(GroupedArrays):
 
     @property
     def distances(self) -> Distances:
-        """Distances by ends. Raises ValueError of an arena without budgets."""
+        """Distances by ends. Raises ValueError of an arena without distances."""
         if self.by_end is None:
-            raise ValueError("the arena was made without budgets: make it with Arena(..., budgets=True)")
+            raise ValueError("the arena was made without distances: make it with Arena(..., distances=True)")
         return self.by_end
 
     @property

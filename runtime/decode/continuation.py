@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..device.backend import Array, Operations, Placed
-from ..device.device_table import check_rows, check_sids
+from ..device.checks import check_rows, check_sids
 
 
 class Continuation(NamedTuple):

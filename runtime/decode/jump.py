@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...errors import ConstraintError
 from ...table.constraint import Constraint
 from ..device.backend import Array, Cache, Operations, Random
-from ..device.device_table import check_logits
+from ..device.checks import check_logits
 from ..device.on_demand import has_lengths
 from ..host.matcher import Matcher, Spelling
 from .reader import Reader, check_prompts, padded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..device.backend import Array, Operations
-from ..device.device_table import check_logits
+from ..device.checks import check_logits
 from .followers import DeviceFollower, HostFollower
 from .sampling import CheckedFilters, _finite, _floor, _split, _uniform, draw
 

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 
 from ...errors import VocabularyMismatchError
 from ..device.backend import Array, Cache, Operations, Placed, Random
-from ..device.device_table import AnyState, check_floating, check_logits, check_rows, is_end
+from ..device.checks import check_floating, check_logits, check_rows, is_end
+from ..device.device_table import AnyState
 from ..device.on_demand import counts_tokens
 from ..device.static_width import NARROW, edges_of, static_width
 from .beam import Step

@@ -24,18 +24,19 @@ from typing import Any, Concatenate, NamedTuple, NoReturn, ParamSpec, TypeVar, c
 
 from . import likelihood
 from .backend import Array, Backend, Cache, Offer, Placed, States
-from .device_table import (
-    Candidates,
-    Selection,
-    State,
+from .checks import (
     check_floating,
+    check_has_end,
+    check_level,
     check_logits,
     check_rows,
+    check_scores,
     check_sids,
     check_tokens,
     is_end,
     not_put,
 )
+from .device_table import Candidates, Selection, State
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -220,6 +221,8 @@ class Cursor:
         if dev.other_ends:
             may_end = self.accepting(dev, state)[:, None]
             values = [self.ops.where(may_end, logits[:, end : end + 1], _NONE) for end in dev.other_ends]
+        if level is not None:
+            check_level(level)
         if level is not None and remaining is None:
             masked = self.masked_at(dev, logits, state, level, in_place)
         elif in_place:
@@ -240,6 +243,8 @@ class Cursor:
         """
         ops = self.ops
         self._check(dev, logits, state)
+        if level is not None:
+            check_level(level)
         log_probs = ops.log_softmax(self._with_one_end(dev, logits, state))
         offer = None if level is None else self.offers(dev, log_probs, state, level, True)
         if offer is None or (offer.tokens is None and dev.eos is not None):
@@ -269,8 +274,10 @@ class Cursor:
         log-probabilities under the full softmax are added; renormalize: under that of the allowed tokens alone. A row
         of logits that has no distribution (NaN, +inf, all -inf) has no continuations. dev None: no constraint.
         """
-        ops, (batch, m) = self.ops, scores.shape
         self._check(dev, logits, state)
+        check_scores(scores.shape, logits.shape[0])
+        check_level(level)
+        ops, (batch, m) = self.ops, scores.shape
         logits = self._with_one_end(dev, logits, state)
         found = self.select_at_once(dev, logits, state, scores, beams, level, renormalize)
         if found is not None:
@@ -323,11 +330,7 @@ class Cursor:
 
         Of several ends it is the probability that the model ends by any of them.
         """
-        if dev.eos is None:
-            raise ValueError(
-                "this constraint has no EOS, its sequences end by themselves: compile_sids(.., eos=) has one, and for "
-                "texts a Vocabulary with eos"
-            )
+        check_has_end(dev)
         self._check(dev, logits, state)
         logits = self._with_one_end(dev, logits, state)
         last = self.ops.log_softmax(self.masked(dev, logits, state) if renormalize else logits)[:, dev.eos]
@@ -372,7 +375,10 @@ class Cursor:
         return by_token if by_position else by_token.sum(-1)
 
     def contains(self, dev: Placed, sids: Array) -> Array:
-        """Return whether each row of sids (N, L) is in the set, whatever filters keep: bool (N,)."""
+        """Return whether each row of sids (N, L) is in the set: bool (N,).
+
+        Filters do not count, but of a live set: there a row must be kept, too.
+        """
         check_sids(sids.shape)
         state = self.start(dev, sids.shape[0])
         for t in range(sids.shape[1]):

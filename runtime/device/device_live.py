@@ -144,7 +144,7 @@ def check_snapshot(dev: Any, snapshot: Any) -> None:
     if not isinstance(snapshot, Snapshot):
         raise TypeError(
             f"snapshot must be a Snapshot, as publish() returns one, not a {type(snapshot).__name__}; of a "
-            "filter refresh with its snapshot and give it to filtered(), of a Catalogue give its table"
+            "filter give its snapshot here and itself to with_filters(), of a Catalogue its table"
         )
     if (snapshot.vocab_size, snapshot.fixed_length) != (dev.vocab_size, dev.length):
         raise ConstraintError(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from numbers import Integral
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import TableError, VocabularyMismatchError
+from ...errors import TableError
 from ...table.constraint import Constraint
 from ...table.several_ends import all_ends
 from ...table.sid_filter import SidFilter
@@ -19,7 +18,7 @@ from ...table.sorted_matrix import SortedMatrix
 from ...table.states import NestedState
 from ...table.transition_table import Level, TransitionTable
 from ..host.table_pointers import HostTable
-from .backend import Array, Placed
+from .backend import Array
 from .device_matrix import Origin
 
 DENSE_SITES = 1 << 16  # entries of a site's targets by symbol that are always worth their memory
@@ -458,110 +457,6 @@ def check_table(table: TransitionTable) -> None:
 def unbranched(table: TransitionTable, depth: int) -> bool:
     """Return whether it is known that every state at a depth has at most one continuation, EOS aside."""
     return table.is_trie and (depth >= len(table.levels) or table.levels[depth].width == 1)
-
-
-def check_remaining(rows: int, shape: tuple[int, ...], integers: bool, dtype: Any, distances: bool) -> None:
-    """Raise unless there is a whole number of tokens for each of `rows` rows, and the table was put with distances.
-
-    Raises ValueError, TypeError.
-    """
-    if not integers:
-        raise TypeError(f"remaining must be integers, not {dtype}")
-    if tuple(shape) != (rows,):
-        raise ValueError(
-            f"remaining has shape {tuple(shape)}, there are {rows} rows: one number of tokens a row is needed"
-        )
-    if not distances:
-        raise ValueError("remaining needs the table's distances on the device: to_device(table, distances=True)")
-
-
-def check_logits(vocab_size: int, shape: tuple[int, ...]) -> None:
-    """Raise VocabularyMismatchError unless logits (B, V') cover the table's vocabulary; padding columns are fine."""
-    if len(shape) != 2:
-        raise VocabularyMismatchError(f"logits must have shape (B, V), not {tuple(shape)}")
-    if shape[1] < vocab_size:
-        raise VocabularyMismatchError(
-            f"logits have {shape[1]} columns, the table's vocabulary has {vocab_size}: "
-            "it was compiled for another model"
-        )
-
-
-def check_starts(starts: int, batch: int) -> None:
-    """Raise unless it is known where `batch` sequences start, as many in each of `starts` states.
-
-    Raises TypeError, ValueError.
-    """
-    if isinstance(batch, bool) or not isinstance(batch, Integral):
-        raise TypeError(f"batch must be an integer, not {batch!r}")
-    if batch < 0:
-        raise ValueError(f"batch must be 0 or more, not {batch}")
-    if starts == 0:
-        raise ValueError(
-            "the tables of an arena start in different states: pass with_start_states(dev, handles), one handle a row"
-        )
-    if batch % starts:
-        raise ValueError(f"there are {starts} handles for a batch of {batch}: as many for each of them are needed")
-
-
-def check_rows(rows: int, shape: tuple[int, ...]) -> None:
-    """Raise ValueError unless a state has one entry for each of `rows` rows of logits."""
-    if tuple(shape) != (rows,):
-        raise ValueError(f"the state has shape {tuple(shape)}, the logits have {rows} rows: one state a row is needed")
-
-
-def check_unfiltered(state: Any) -> None:
-    """Raise ValueError for a state under filters, where there are none."""
-    if isinstance(state, FilteredTableState):
-        raise ValueError(
-            "the state is of the table with filters, and here are none: begin with start of what is decoded with"
-        )
-
-
-def check_state(slots: int, state: Any) -> None:
-    """Raise unless a state has the stack that a table with so many slots needs: TypeError, ValueError."""
-    if not isinstance(state, NestedState):
-        raise TypeError(f"a nested table needs a NestedState, as start makes one, not a {type(state).__name__}")
-    rows = tuple(state.node.shape)
-    if tuple(state.stack.shape) != (*rows, slots) or tuple(state.height.shape) != rows:
-        raise ValueError(
-            f"a state of this table has node and height (B,) and stack (B, {slots}), "
-            f"not {rows}, {tuple(state.height.shape)} and {tuple(state.stack.shape)}"
-        )
-
-
-def check_tokens(rows: int, shape: tuple[int, ...], integers: bool, dtype: Any) -> None:
-    """Raise unless there is one integer token for each of `rows` states: ValueError, TypeError."""
-    if not integers:
-        raise TypeError(f"tokens must be integers, not {dtype}")
-    if tuple(shape) != (rows,):
-        raise ValueError(f"tokens have shape {tuple(shape)}, there are {rows} states: one token a state is needed")
-
-
-def check_floating(floating: bool, dtype: Any) -> None:
-    """Raise TypeError unless logits are floating-point numbers that have -inf."""
-    if not floating:
-        raise TypeError(f"logits must be floating-point numbers of 16 bits or more, not {dtype}: others have no -inf")
-
-
-def check_sids(shape: tuple[int, ...]) -> None:
-    """Raise ValueError unless sids have shape (N, L)."""
-    if len(shape) != 2:
-        raise ValueError(f"sids must have shape (N, L), not {tuple(shape)}")
-
-
-def is_end(dev: Placed, tokens: Array) -> Array:
-    """Return which tokens, of any shape, are ends of a table that has some."""
-    found = tokens == dev.eos
-    for end in dev.other_ends:
-        found = found | (tokens == end)
-    return found
-
-
-def not_put(found: object) -> TypeError:
-    """Return the error for what has not been through `to_device`."""
-    return TypeError(
-        f"a constraint from to_device is needed, not a {type(found).__name__}: pass it through to_device once, first"
-    )
 
 
 def refuse_wide(table: TransitionTable) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from .backend import Array, Backend, Placed, States
-from .device_table import check_floating, check_logits, check_rows, is_end, not_put
+from .checks import check_floating, check_logits, check_rows, is_end, not_put
 from .static_width import NARROW, edges_of, static_width
 
 

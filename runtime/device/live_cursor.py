@@ -9,10 +9,11 @@ from __future__ import annotations
 from ...kernels.limits import UNREACHABLE
 from . import matrix_cursor as matrix
 from .backend import Array, Backend, Offer
+from .checks import check_starts
 from .cursor import Chosen, Cursor
 from .device_live import DeviceLive
 from .device_matrix import DeviceMatrix
-from .device_table import LiveState, check_starts
+from .device_table import LiveState
 
 Columns = tuple[Array, ...]
 

@@ -51,7 +51,7 @@ def checked(filters: Sequence[Any], held: Snapshot | None, where: str) -> list[L
                 f"a filter is of snapshot {each.snapshot.epoch}, and {where} is snapshot {here}, or one of another "
                 "live set",
                 argument="filters",
-                remedies=[Advice("Take the filter over with its at(), or refresh what is put with its snapshot.")],
+                remedies=[Advice("Take the filter over with its at(), or give its snapshot to with_snapshot().")],
             )
     if not found:
         raise ValueError("filters is empty: without any, use the live set as it is")

@@ -9,17 +9,10 @@ from __future__ import annotations
 
 from ...kernels.limits import UNREACHABLE
 from .backend import Array, Backend, Offer
+from .checks import check_remaining, check_sids, check_starts, check_tokens
 from .cursor import Chosen, Cursor
 from .device_matrix import DeviceFilters, DeviceMatrix
-from .device_table import (
-    AnyMatrixState,
-    FilteredState,
-    MatrixState,
-    check_remaining,
-    check_sids,
-    check_starts,
-    check_tokens,
-)
+from .device_table import AnyMatrixState, FilteredState, MatrixState
 
 _READ_SHARE = 8  # logits that stay are written over -inf where at most 1/8 of the vocabulary is read
 
@@ -223,7 +216,7 @@ def _mask_bytes(ops: Backend, dev: DeviceMatrix, number: Array, which: Array) ->
 def unfold(ops: Backend, dev: DeviceMatrix, number: Array, which: Array) -> Array:
     """Return what `_mask_bytes` does, a number a token (n, 8 K): int32, -1 where a token is allowed, else 0."""
     packed = ops.integers(_mask_bytes(ops, dev, number, which), dev.steps)
-    return ops.gather(dev.byte_bits, packed.reshape(-1)).reshape(number.shape[0], -1)
+    return ops.gather(dev.byte_bits, packed.reshape(-1)).reshape(number.shape[0], 8 * packed.shape[1])
 
 
 def _mask_at(ops: Backend, dev: DeviceMatrix, low: Array, high: Array, level: int) -> Array:

@@ -14,8 +14,9 @@ from typing import cast
 import numpy as np
 
 from .backend import Array, Backend, Offer
+from .checks import check_sids, check_tokens
 from .cursor import Cursor
-from .device_table import Candidates, Selection, State, check_sids, check_tokens
+from .device_table import Candidates, Selection, State
 from .on_demand import OnDemandTable, ReachedArrays
 
 # ------------------------------------------------------------------------------------------------------ checks

@@ -15,19 +15,11 @@ from typing import Any
 from ...table.sharded_matrix import HEAD
 from . import live_cursor, matrix_cursor
 from .backend import Array, Backend, Cache, Offer, Placed, States
+from .checks import check_floating, check_logits, check_rows
 from .cursor import Cursor
 from .device_matrix import DeviceMatrix
 from .device_shards import Collectives, DeviceShards
-from .device_table import (
-    AnyMatrixState,
-    FilteredState,
-    LiveState,
-    MatrixState,
-    Selection,
-    check_floating,
-    check_logits,
-    check_rows,
-)
+from .device_table import AnyMatrixState, FilteredState, LiveState, MatrixState, Selection
 
 _GATHERED = 2  # numbers for each candidate that devices gather: a score and a place
 

@@ -8,16 +8,9 @@ from __future__ import annotations
 
 from ...kernels.limits import UNREACHABLE
 from .backend import Array, Backend, Offer
+from .checks import check_remaining, check_sids, check_starts, check_tokens, is_end
 from .cursor import Chosen, Cursor
-from .device_table import (
-    DeviceTable,
-    FilteredTableState,
-    check_remaining,
-    check_sids,
-    check_starts,
-    check_tokens,
-    is_end,
-)
+from .device_table import DeviceTable, FilteredTableState
 from .table_filters import DeviceFilteredTable
 
 # ------------------------------------------------------------------------------------------------ the table
@@ -259,7 +252,7 @@ class FilteredTableCursor(Cursor):
         else:
             edge = (node + (table.num_edges - table.num_rows))[:, None]
             token = _token(ops, table, edge)
-            inside = token < table.vocab_size
+            inside = (token < table.vocab_size) & (edge >= table.num_edges)  # not of a state that is not that deep
         scores = ops.where(inside, ops.take(x, ops.where(inside, token, 0)), -float("inf"))
         return Offer(scores, token, edge)
 

@@ -21,9 +21,10 @@ from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import TransitionTable
 from .. import torch_ops
 from ..device.backend import Placed
+from ..device.checks import check_floating
 from ..device.device_live import DeviceLive
 from ..device.device_matrix import DeviceMatrix
-from ..device.device_table import State, check_floating
+from ..device.device_table import State
 from ..device.on_demand import OnDemandTable, has_lengths
 from ..host.matrix_reader import nothing_kept
 from .arguments import GIVE_EOS, OTHER_END, Tables, elements_of, limits_of, token_ids

@@ -26,7 +26,7 @@ from ..decode.jump import take_forced
 from ..decode.reader import padded
 from ..decode.sampling import CheckedFilters, _filters, _finite, choose
 from ..device.backend import Cache
-from ..device.device_table import check_logits
+from ..device.checks import check_logits
 from ..device.torch import drawing
 from ..host.draw import Filters
 from ..host.matcher import Matcher

@@ -35,7 +35,7 @@ def test_every_public_name_is_in_the_reference(site):
 
 def test_every_operation_is_in_the_reference(site):
     page = (site / "reference/python/operations/index.html").read_text()
-    for name in numpy_ops.__all__:
+    for name in set(numpy_ops.__all__) - {"arrays"}:
         assert f"numpy_ops.{name}" in page or f"Backend.{name}" in page, name
 
 

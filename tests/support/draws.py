@@ -42,7 +42,7 @@ def members(table: mw.TransitionTable, max_tokens: int, distances: bool = True) 
             if token == table.eos:
                 found.add(prefix)
             elif len(prefix) < max_tokens and (
-                not distances or numpy_ops.distance(table, target) < max_tokens - len(prefix)
+                not distances or numpy_ops.fewest_tokens(table, target) < max_tokens - len(prefix)
             ):
                 live.append(((*prefix, token), target))
     return found

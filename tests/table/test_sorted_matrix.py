@@ -213,7 +213,7 @@ def test_operations_at_all_prefixes_agree_with_the_table(name, kind, special):
     np.testing.assert_array_equal(out(masked), wanted["mask"])
     if name != "jax":
         assert masked is in_place
-        if name == "torch":
+        if name != "jax":  # which tests of matrices compile as a whole
             alive = nodes != c.table.dead
             distance = out(ops.distance(dev, into_state(into, state)))
             np.testing.assert_array_equal(distance[alive], c.table.distance[nodes[alive]])

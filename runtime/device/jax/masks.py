@@ -9,7 +9,8 @@ from jax import Array
 
 from ....kernels.limits import UNREACHABLE
 from .. import stepping
-from ..device_table import AnyState, DeviceCalls, DeviceTable, check_remaining
+from ..checks import check_remaining
+from ..device_table import AnyState, DeviceCalls, DeviceTable
 from . import stacks
 from .arrays import gathered
 from .edges import base_of, class_target, first_edges, in_mask, target_of

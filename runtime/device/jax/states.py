@@ -9,13 +9,8 @@ from jax import Array
 
 from ....table.states import NestedState
 from .. import stepping
-from ..device_table import (
-    AnyState,
-    DeviceTable,
-    State,
-    check_state,
-    check_unfiltered,
-)
+from ..checks import check_state, check_unfiltered
+from ..device_table import AnyState, DeviceTable, State
 from . import stacks
 from .arrays import gathered
 from .edges import step, token_of

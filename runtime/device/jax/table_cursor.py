@@ -10,8 +10,9 @@ from jax import Array
 from ....kernels.limits import UNREACHABLE
 from .. import stepping
 from ..backend import Cache, Offer
+from ..checks import check_distances, check_starts
 from ..cursor import Chosen, Cursor, Unconstrained
-from ..device_table import AnyState, DeviceTable, Selection, State, check_starts
+from ..device_table import AnyState, DeviceTable, Selection, State
 from . import stacks
 from .arrays import gathered, pack, repeated_rows, take, take_inside
 from .edges import find_edge, first_edges, ranked_edge, target_of, token_of
@@ -42,6 +43,7 @@ class TableCursor(Cursor):
         return accepting(dev, state)
 
     def distance(self, dev: DeviceTable, state: AnyState) -> Array:
+        check_distances(dev)
         near = gathered(dev.distance, state.node) if dev.distance.ndim == 1 else gathered(dev.distance.T, state.node)
         if dev.calls is None:
             return near
@@ -83,7 +85,7 @@ class TableCursor(Cursor):
         else:
             edge = (node + (dev.num_edges - dev.num_rows))[:, None]
             token = token_of(dev, edge)
-            kept = token < size
+            kept = (token < size) & (edge >= dev.num_edges)  # not of a state that is not that deep
         return Offer(jnp.where(kept, take_inside(x, jnp.minimum(token, size - 1)), -jnp.inf), token, edge)
 
     def reached(self, dev: DeviceTable, chosen: Chosen) -> AnyState:

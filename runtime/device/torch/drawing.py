@@ -12,9 +12,10 @@ from torch import Tensor
 from ....table.states import NestedState, configuration_out_of_range
 from ...host import draw as host_draw
 from ...host import mask_jobs
+from ..checks import check_logits, check_rows
 from ..device_live import DeviceLive
 from ..device_matrix import DeviceMatrix
-from ..device_table import AnyState, check_logits, check_rows
+from ..device_table import AnyState
 from ..on_demand import OnDemandTable
 from . import compat
 from .masks import check_remaining_of, on_host

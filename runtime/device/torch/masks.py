@@ -15,7 +15,8 @@ from ...host import mask_jobs, nested_masks
 from ...host import masks as host_masks
 from ...host import thread_pool as host_team
 from .. import stepping
-from ..device_table import AnyState, DeviceCalls, check_remaining
+from ..checks import check_remaining
+from ..device_table import AnyState, DeviceCalls
 from . import compat, stacks
 from .arrays import is_integral
 from .edges import base_of, class_target, first_edge, in_mask, is_narrow, target_of, token_of, unsigned

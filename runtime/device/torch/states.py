@@ -11,12 +11,8 @@ from ....table.states import NestedState, configuration_out_of_range
 from ...host import follow as host_follow
 from ...host.table_pointers import HostTable
 from .. import stepping
-from ..device_table import (
-    AnyState,
-    State,
-    check_state,
-    check_unfiltered,
-)
+from ..checks import check_state, check_unfiltered
+from ..device_table import AnyState, State
 from . import stacks
 from .edges import step, token_of
 from .memory import addresses, in_memory, torch_team

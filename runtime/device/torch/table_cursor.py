@@ -13,8 +13,9 @@ from ....table.states import NestedState
 from ....table.transition_table import TransitionTable
 from .. import stepping
 from ..backend import Cache, Offer
+from ..checks import check_distances, check_starts
 from ..cursor import Chosen, Cursor, Unconstrained
-from ..device_table import AnyState, Selection, State, check_starts
+from ..device_table import AnyState, Selection, State
 from . import compat, stacks
 from .arrays import keep, keep_bits, keep_packed, pack
 from .edges import find_edge, first_edge, first_edges, is_narrow, rank_of, target_of, token_of
@@ -53,6 +54,7 @@ class TableCursor(Cursor):
         return accepting(dev, state)
 
     def distance(self, dev: TorchTable, state: AnyState) -> Tensor:
+        check_distances(dev)
         near: Tensor = dev.distance.take(state.node).long() if dev.distance.ndim == 1 else dev.distance[:, state.node].T
         if dev.calls is None:
             return near
@@ -145,7 +147,7 @@ class TableCursor(Cursor):
         else:
             edge = (state.node + (dev.num_edges - dev.num_rows))[:, None]
             token = token_of(dev, edge)
-            kept = token < size
+            kept = (token < size) & (edge >= dev.num_edges)  # not of a state that is not that deep
         return Offer(torch.where(kept, x.gather(1, token.clamp(max=size - 1)), -torch.inf), token, edge)
 
     def _dense(self, dev: TorchTable, x: Tensor, state: AnyState, normalized: bool, tails: bool) -> Tensor:

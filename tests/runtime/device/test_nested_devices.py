@@ -137,7 +137,7 @@ def test_torch_agrees_with_numpy_on_masks_steps_and_stacks(torch_way, seed):
             same(ops.mask_logits(dev, into(logits), state, left), wanted)
             same(ops.mask_logits_(dev, into(logits), state, left), wanted)
         same(ops.accepting(dev, state), numpy_ops.accepting(table, expected))
-        far = [numpy_ops.distance(table, place) for place in configurations_of(table, expected)]
+        far = [numpy_ops.fewest_tokens(table, place) for place in configurations_of(table, expected)]
         same(ops.distance(dev, state).clamp(max=UNREACHABLE), np.minimum(far, UNREACHABLE))
     found, wanted = ops.candidates(dev, into(logits), state, 5), numpy_ops.candidates(table, logits, expected, 5)
     close(found.scores, wanted.scores)
@@ -534,7 +534,7 @@ def test_jax_agrees_with_numpy(which, monkeypatch):
         same(words, numpy_ops.bitmask(table, expected))
         same(words_in_time, numpy_ops.bitmask(table, expected, room))
         same(ends, numpy_ops.accepting(table, expected))
-        all_far = [numpy_ops.distance(table, place) for place in configurations_of(table, expected)]
+        all_far = [numpy_ops.fewest_tokens(table, place) for place in configurations_of(table, expected)]
         same(far, np.minimum(all_far, UNREACHABLE))
         expected = numpy_ops.advance(table, expected, tokens)
         same_state(reached, expected)
@@ -863,7 +863,7 @@ def test_tokens_that_leave_no_time_to_close_what_is_open_are_lost():
         for n in range(len(single) + 1):
             masked = processor(torch.tensor([[5, *single[:n]]]), torch.zeros(1, table.vocab_size))
             legal = {t for t, reached in numpy_ops.moves(table, place).items()
-                     if t == EOS or numpy_ops.distance(table, reached) < most - n}  # fmt: skip
+                     if t == EOS or numpy_ops.fewest_tokens(table, reached) < most - n}  # fmt: skip
             assert set(torch.isfinite(masked[0]).nonzero().view(-1).tolist()) == ({EOS} if lost else legal)
             if n < len(single):
                 place = numpy_ops.moves(table, place)[single[n]]

@@ -223,7 +223,7 @@ def test_distances_are_the_definition(seed):
     assert table.min_length == far.states[0][0]
     assert table.max_length is None
     for place in some_places(model, seed):
-        assert min(numpy_ops.distance(table, place), UNREACHABLE) == min(model.distance(place), UNREACHABLE)
+        assert min(numpy_ops.fewest_tokens(table, place), UNREACHABLE) == min(model.distance(place), UNREACHABLE)
 
 
 def test_without_tokens_that_end_a_list_exactly_no_budget_can_be_kept():
@@ -564,13 +564,13 @@ def test_some_allowed_token_always_lowers_the_distance_and_the_start_has_one(nam
     reader, without = reader_of(table, True), 0
     reader.budgets(table)
     for place in wandering(table, 16, 30):
-        far = numpy_ops.distance(table, place)
+        far = numpy_ops.fewest_tokens(table, place)
         node, stack = place
         at = stood(reader, place)
         assert min(reader.distance(at), UNREACHABLE) == min(far, UNREACHABLE)
         moves = numpy_ops.moves(table, place)
         moves.pop(table.eos, None)
-        further = [numpy_ops.distance(table, following) for following in moves.values()]
+        further = [numpy_ops.fewest_tokens(table, following) for following in moves.values()]
         assert max(further, default=-1) <= reader.farthest(at)
         if far == 0:
             assert not stack
@@ -586,7 +586,9 @@ def test_some_allowed_token_always_lowers_the_distance_and_the_start_has_one(nam
 def test_whatever_a_budget_allows_can_be_completed_within_it(name, depth):
     """By following every token that is allowed."""
     table = labelled(name, depth)
-    starts = [(place, numpy_ops.distance(table, place) + more) for place in wandering(table, 4, 12) for more in (0, 1)]
+    starts = [
+        (place, numpy_ops.fewest_tokens(table, place) + more) for place in wandering(table, 4, 12) for more in (0, 1)
+    ]
     todo = [((0, ()), table.min_length + 2)] + [(place, room) for place, room in starts if room <= 9]
     seen = set(todo)
     while todo and len(seen) < 2500:

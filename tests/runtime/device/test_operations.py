@@ -647,3 +647,25 @@ def test_a_batch_that_is_no_number_of_rows_is_refused(batch):
     for ops in (numpy_ops, torch_ops, jax_ops):
         with pytest.raises((TypeError, ValueError), match="batch must be"):
             ops.start(ops.to_device(table), batch)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_batch_of_none_has_masks_and_candidates_of_a_matrix(name):
+    ops, into = backend(name)
+    dev = ops.to_device(mw.sort_sids([[3, 1], [3, 0]], 4))
+    state, logits = ops.start(dev, 0), into(np.zeros((0, 4), np.float32))
+    assert ops.mask_logits(dev, logits, state).shape == (0, 4)
+    assert ops.mask_logits(dev, logits, state, level=0).shape == (0, 4)
+    assert ops.candidates(dev, logits, state, 3).scores.shape == (0, 3)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_has_no_end_or_was_not_put_is_refused_by_name(name):
+    ops, into = backend(name)
+    table = mw.compile_sids([[3, 1], [3, 0]], 4)
+    dev, logits = ops.to_device(table), into(np.zeros((1, 4), np.float32))
+    state = ops.start(dev, 1)
+    with pytest.raises(ValueError, match="has no EOS"):
+        ops.end_scores(dev, logits, state)
+    with pytest.raises(TypeError, match="from to_device is needed, not a str"):
+        ops.mask_logits("table", logits, state)
