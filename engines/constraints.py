@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Literal
 from weakref import WeakSet
 
@@ -84,6 +85,15 @@ class EngineConstraints:
         """Return a matcher at the start of a constraint. Raises the errors of `compile`."""
         return Matcher(self.compile(kind, source), self.vocabulary)
 
+    def without_text(self, tokens: Iterable[int]) -> EngineConstraints:
+        """Return the constraints of this vocabulary in which these tokens are control tokens; itself if they are."""
+        spelt = {token for token in tokens if 0 <= token < self.vocabulary.size and self.vocabulary.tokens[token]}
+        if not spelt:
+            return self
+        texts = tuple(b"" if token in spelt else text for token, text in enumerate(self.vocabulary.tokens))
+        special = self.vocabulary.special | spelt
+        return EngineConstraints(replace(self.vocabulary, tokens=texts, special=special), self.options)
+
     def check_stops(self, tokens: Iterable[int]) -> None:
         """Raise ConstraintError if one of these tokens, with which an engine ends an answer, spells text.
 
@@ -102,6 +112,23 @@ def check_stops(vocabulary: Vocabulary, tokens: Iterable[int], where: str = "sto
                 f"token {token}, {known[token]!r}, ends an answer and is text that a constraint may need: take it "
                 f"out of {where}"
             )
+
+
+def format_of(kind: Kind, source: str) -> dict[str, Any]:
+    """Return the format of structural tags that holds a constraint as it stands.
+
+    >>> format_of("regex", "[ab]")
+    {'type': 'regex', 'pattern': '[ab]'}
+    """
+    if kind == "json_object":
+        return {"type": "json_schema", "json_schema": {"type": "object"}}
+    if kind == "json":
+        return {"type": "json_schema", "json_schema": json.loads(source)}
+    if kind == "regex":
+        return {"type": "regex", "pattern": source}
+    if kind == "ebnf":
+        return {"type": "grammar", "grammar": source}
+    raise ConstraintError(f"a constraint ({kind}) cannot be framed")
 
 
 def _with_type(tag: str) -> str:

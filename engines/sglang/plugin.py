@@ -8,13 +8,14 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from typing import TYPE_CHECKING
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend
     from sglang.srt.sampling.sampling_params import SamplingParams
     from sglang.srt.server_args import ServerArgs
-
-    from .backend import MaskwrightBackend
 
 
 NAME = "maskwright"
@@ -96,8 +97,8 @@ def _hook_beam_search() -> None:
 
 def make_backend(
     server_args: ServerArgs, tokenizer: object, vocab_size: int, eos_token_ids: set[int] | None
-) -> MaskwrightBackend:
-    """Return the backend of a server that asks for it.
+) -> BaseGrammarBackend:
+    """Return the backend of a server that asks for it, inside SGLang's own for thoughts if it has a reasoning parser.
 
     Raises MissingDependencyError for a release of SGLang that was not tested, ConstraintError for settings and
     tokenizers that the backend does not serve. What SGLang hears from a plugin at once it only logs, so this waits
@@ -105,28 +106,51 @@ def make_backend(
     """
     import sglang
 
-    from ...errors import ConstraintError
     from ..options import check_version
 
     check_version("SGLang", sglang.__version__, "name another --grammar-backend")
     from sglang.srt.runtime_context import get_serving
 
-    serving = get_serving()
-    for setting, value in (
-        ("--reasoning-parser", serving.reasoning_parser),
-        ("--enable-strict-thinking", serving.enable_strict_thinking),
-        ("--constrained-json-whitespace-pattern", serving.constrained_json_whitespace_pattern),
-        ("--constrained-json-max-whitespace-cnt", serving.constrained_json_max_whitespace_cnt),
-    ):
-        if value:
-            raise ConstraintError(
-                f"the grammar backend {NAME} does not take {setting}: leave it out, or name another --grammar-backend"
-            )
     from ..constraints import EngineConstraints, engine_vocabulary
     from ..options import options_of
     from .backend import MaskwrightBackend
 
-    options = options_of()
+    serving = get_serving()
+    options = replace(options_of(), whitespace=_whitespace(options_of().whitespace, serving))
+    made = MaskwrightBackend(EngineConstraints(engine_vocabulary(tokenizer, vocab_size, eos_token_ids or ()), options))
+    if not serving.reasoning_parser:
+        return made
+    # SGLang wraps its own backends so, and returns a registered one before that
+    from sglang.srt.constrained.reasoner_grammar_backend import ReasonerGrammarBackend
+    from sglang.srt.parser.reasoning_parser import ReasoningParser
+
+    parser = ReasoningParser(model_type=serving.reasoning_parser, stream_reasoning=False, tokenizer=tokenizer)
+    return ReasonerGrammarBackend(made, parser, tokenizer, enable_strict_thinking=serving.enable_strict_thinking)
+
+
+def _whitespace(wanted: str, serving: Any) -> str:
+    """Return the white space of JSON that the operator wants, or less, as SGLang's settings ask.
+
+    Raises ConstraintError for settings to which no layout keeps.
+    """
     if serving.constrained_json_disable_any_whitespace:
-        options = options.compact()
-    return MaskwrightBackend(EngineConstraints(engine_vocabulary(tokenizer, vocab_size, eos_token_ids or ()), options))
+        return "compact"
+    pattern = serving.constrained_json_whitespace_pattern
+    most = getattr(serving, "constrained_json_max_whitespace_cnt", None)  # SGLang 0.5.20 has none
+    if pattern is None and most is None:
+        return wanted
+    from ...errors import ConstraintError
+
+    where = "--constrained-json-whitespace-pattern"
+    try:
+        found = re.compile(r"\s*" if pattern is None else pattern)
+    except re.error as error:
+        raise ConstraintError(f"{where} is no pattern: {error}") from None
+    for layout, blanks in (("spaced", ("", " ")), ("compact", ("",))):
+        keeps = all(found.fullmatch(blank) and (most is None or len(blank) <= most) for blank in blanks)
+        if keeps and (layout == "compact" or wanted != "compact"):
+            return layout
+    raise ConstraintError(
+        f"JSON has no white space in some places, and {where} {pattern!r} with --constrained-json-max-whitespace-cnt "
+        f"{most} asks for some: change them"
+    )

@@ -222,6 +222,16 @@ def vllm(
     return made
 
 
+@dataclass
+class Reasoner:
+    """SGLang's `ReasonerGrammarBackend`."""
+
+    grammar_backend: Any
+    reasoning_parser: Any
+    tokenizer: Any
+    enable_strict_thinking: bool = False
+
+
 def sglang(monkeypatch: pytest.MonkeyPatch, version: str = "0.5.23", **serving: Any) -> types.SimpleNamespace:
     """Put an SGLang of a version in place; return its list of choices, its registry, its buffers and its hooks."""
     made = types.SimpleNamespace(choices=["xgrammar"], registry={}, buffers={}, hooks={})
@@ -258,6 +268,8 @@ def sglang(monkeypatch: pytest.MonkeyPatch, version: str = "0.5.23", **serving: 
         BaseGrammarBackend=type("BaseGrammarBackend", (), {}), GrammarStats=Stats, InvalidGrammarObject=Invalid,
         register_grammar_backend=made.registry.__setitem__, register_vocab_mask_buffer=buffer,
     )  # fmt: skip
+    put(monkeypatch, "sglang.srt.constrained.reasoner_grammar_backend", ReasonerGrammarBackend=Reasoner)
+    put(monkeypatch, "sglang.srt.parser.reasoning_parser", ReasoningParser=types.SimpleNamespace)
     put(monkeypatch, "sglang.srt.runtime_context", get_serving=lambda: types.SimpleNamespace(**settings))
     verify = lambda self, vocab_size: None  # noqa: E731
     params = type("SamplingParams", (), {"verify": verify})
