@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 def register() -> None:
     """Give SGLang the name of the backend, and have its beam search keep to catalogues; every process calls it.
 
-    Raises SystemExit for options that are wrong, and for a release that was not tested where the operator named
+    Raises SystemExit for options that are wrong, and for a release that is not known where the operator named
     catalogues: other errors of a plugin SGLang only logs, and would then answer with anything. Where none are named,
     such a release is logged, and requests cannot name catalogues.
     """
@@ -78,12 +78,12 @@ def _check_names(result: None, params: SamplingParams, vocab_size: int) -> None:
 
 
 def _hook_beam_search() -> None:
-    """Raise MissingDependencyError for a release that was not tested, ConstraintError for options that are wrong."""
+    """Raise MissingDependencyError for a release that is not known, ConstraintError for options that are wrong."""
     import sglang
 
-    from ..options import check_version
+    from ..releases import check
 
-    check_version("SGLang", sglang.__version__, f"unset {_VARIABLE}")
+    check("SGLang", sglang.__version__, "beam search", f"unset {_VARIABLE}")
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from ..catalogues import catalogues_here
@@ -100,15 +100,15 @@ def make_backend(
 ) -> BaseGrammarBackend:
     """Return the backend of a server that asks for it, inside SGLang's own for thoughts if it has a reasoning parser.
 
-    Raises MissingDependencyError for a release of SGLang that was not tested, ConstraintError for settings and
+    Raises MissingDependencyError for a release of SGLang that is not known, ConstraintError for settings and
     tokenizers that the backend does not serve. What SGLang hears from a plugin at once it only logs, so this waits
     until the server wants the backend, and then stops it.
     """
     import sglang
 
-    from ..options import check_version
+    from ..releases import check
 
-    check_version("SGLang", sglang.__version__, "name another --grammar-backend")
+    check("SGLang", sglang.__version__, "structured outputs", "name another --grammar-backend")
     from sglang.srt.runtime_context import get_serving
 
     from ..constraints import EngineConstraints, engine_vocabulary
@@ -120,6 +120,7 @@ def make_backend(
     made = MaskwrightBackend(EngineConstraints(engine_vocabulary(tokenizer, vocab_size, eos_token_ids or ()), options))
     if not serving.reasoning_parser:
         return made
+    check("SGLang", sglang.__version__, "reasoning", "leave out --reasoning-parser")
     # SGLang wraps its own backends so, and returns a registered one before that
     from sglang.srt.constrained.reasoner_grammar_backend import ReasonerGrammarBackend
     from sglang.srt.parser.reasoning_parser import ReasoningParser

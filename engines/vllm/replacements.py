@@ -1,4 +1,4 @@
-"""What stands in place of seven functions of vLLM, and the constraints that they share in a process."""
+"""What stands around seven functions of vLLM, and the constraints that they share in a process."""
 
 from __future__ import annotations
 

@@ -312,7 +312,7 @@ def test_hooks_are_put_in_place_where_catalogues_are_named_and_another_release_s
     plugin.register()
     assert len(made.hooks) == 6
     made = fakes.sglang(monkeypatch, "0.5.24")
-    with pytest.raises(SystemExit, match=r"maskwright was tested with SGLang 0\.5\.23, and this is 0\.5\.24"):
+    with pytest.raises(SystemExit, match=r"tested with SGLang 0\.5\.23 to 0\.5\.23, and this is 0\.5\.24"):
         plugin.register()
     monkeypatch.setenv("MASKWRIGHT_ENGINE_OPTIONS", '{"whitespace": "compact", "catalogues": {}}')
     caplog.clear()
