@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal
-from weakref import WeakSet
 
 from ..compile.cache.cache import Cache
 from ..compile.constraint_source import Source
@@ -52,20 +51,14 @@ class EngineConstraints:
             )
         self.vocabulary, self.options = vocabulary, options
         self.cache = Cache(vocabulary, directory=options.cache_directory)
-        self._logged: WeakSet[Compiled] = WeakSet()
 
     @enough_stack()
     def compile(self, kind: Kind, source: str) -> Compiled:
         """Return the table of a constraint's text; of JSON Schemas, grammars and tags it may be lazy.
 
-        What of a schema is not enforced, as the options allow it, is logged once a constraint.
         Raises ConstraintError of any kind.
         """
-        table = self.cache.compile(self._source(kind, source), self.options.budget)
-        if table.unenforced and table not in self._logged:
-            self._logged.add(table)
-            _log.warning("a constraint (%s) is not enforced in full: %s", kind, "; ".join(map(str, table.unenforced)))
-        return table
+        return self.cache.compile(self._source(kind, source), self.options.budget)
 
     def _source(self, kind: Kind, source: str) -> Source:
         if kind == "regex":
@@ -112,6 +105,16 @@ def check_stops(vocabulary: Vocabulary, tokens: Iterable[int], where: str = "sto
                 f"token {token}, {known[token]!r}, ends an answer and is text that a constraint may need: take it "
                 f"out of {where}"
             )
+
+
+def tell_unenforced(request: str, matcher: Matcher) -> None:
+    """Log what of a request's constraint is not enforced, as the operator's option "allow" lets it.
+
+    request: by the id that the engine gave it.
+    """
+    unenforced = getattr(matcher.table, "unenforced", ())
+    if unenforced:
+        _log.warning("request %s is not enforced in full: %s", request, "; ".join(map(str, unenforced)))
 
 
 def format_of(kind: Kind, source: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from torch import Tensor
 from ...errors import MaskwrightError
 from ...runtime.host.matcher import Matcher
 from ..bitmask import allocate, apply, set_tokens
-from ..constraints import EngineConstraints, Kind, format_of
+from ..constraints import EngineConstraints, Kind, format_of, tell_unenforced
 from ..wording import said
 
 if TYPE_CHECKING:
@@ -180,6 +181,21 @@ class MaskwrightBackend(BaseGrammarBackend):  # type: ignore[misc]  # SGLang is 
             why = said(error)
         _log.warning("a constraint (%s) cannot be compiled: %s", kind, why)
         return InvalidGrammarObject(why)
+
+
+def tell_of_request(request: str, grammar: object) -> None:
+    """Log what of a request is not enforced, once its grammar is compiled.
+
+    grammar: of the request, also in SGLang's own for thoughts, or the future of one.
+    """
+    if isinstance(grammar, Future):
+        grammar.add_done_callback(
+            lambda made: None if made.cancelled() or made.exception() else tell_of_request(request, made.result())
+        )
+        return
+    inner = getattr(grammar, "grammar", grammar)
+    if isinstance(inner, MaskwrightGrammar):
+        tell_unenforced(request, inner.matcher)
 
 
 def _as_text(value: Any) -> Any:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend
+    from sglang.srt.constrained.grammar_manager import GrammarManager
+    from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.sampling.sampling_params import SamplingParams
     from sglang.srt.server_args import ServerArgs
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 NAME = "maskwright"
 _VARIABLE = "MASKWRIGHT_ENGINE_OPTIONS"  # that of engines/options.py, which is only imported where it is set
 _PREFIX = "maskwright_"  # of engines/catalogues.py
+_REQUESTS = "sglang.srt.constrained.grammar_manager.GrammarManager.process_req_with_grammar"
 _VERIFY = "sglang.srt.sampling.sampling_params.SamplingParams.verify"
 _log = logging.getLogger(__name__)
 
@@ -29,8 +32,7 @@ def register() -> None:
     """Give SGLang the name of the backend, and have its beam search keep to catalogues; every process calls it.
 
     Raises SystemExit for options that are wrong, and for a release that is not known where the operator named
-    catalogues: other errors of a plugin SGLang only logs, and would then answer with anything. Where none are named,
-    such a release is logged, and requests cannot name catalogues.
+    catalogues: other errors of a plugin SGLang only logs, and would then answer with anything.
     """
     from sglang.srt.arg_groups.choices import GRAMMAR_BACKEND_CHOICES, add_grammar_backend_choices
     from sglang.srt.constrained.base_grammar_backend import register_grammar_backend
@@ -43,18 +45,42 @@ def register() -> None:
         return
     from ...errors import ConstraintError, MissingDependencyError
 
-    named = False
     try:
         from ..options import options_of
 
-        named = bool(options_of().catalogues)
-        _hook_beam_search()
-    except ConstraintError as error:
+        options = options_of()
+        if options.allow:
+            _hook_requests()
+        if options.catalogues:
+            _hook_beam_search()
+        else:
+            _hook_names()
+    except (ConstraintError, MissingDependencyError) as error:
         raise SystemExit(f"maskwright: {error}") from error
+
+
+def _hook_requests() -> None:
+    """Have what is not enforced logged with the id of the request, which SGLang tells no backend."""
+    import sglang
+
+    from ...errors import MissingDependencyError
+    from ..releases import check
+
+    try:
+        check("SGLang", sglang.__version__, "ids of requests", f"unset {_VARIABLE}")
     except MissingDependencyError as error:
-        if named:
-            raise SystemExit(f"maskwright: {error}") from error
-        _log.warning("requests cannot name catalogues: %s", error)
+        _log.warning("the log does not say what of a request is not enforced: %s", error)
+        return
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    HookRegistry.register(_REQUESTS, _tell, HookType.AFTER)
+
+
+def _tell(waits: bool, manager: GrammarManager, req: Req) -> None:
+    """Log what of a request is not enforced; waits: whether its grammar is still compiled."""
+    from .backend import tell_of_request
+
+    tell_of_request(req.rid, req.grammar)
 
 
 def _hook_names() -> None:

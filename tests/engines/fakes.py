@@ -249,6 +249,13 @@ def vllm(
 
 
 @dataclass
+class Reasoned:
+    """SGLang's `ReasonerGrammarObject`."""
+
+    grammar: Any
+
+
+@dataclass
 class Reasoner:
     """SGLang's `ReasonerGrammarBackend`."""
 
@@ -301,6 +308,9 @@ def sglang(monkeypatch: pytest.MonkeyPatch, version: str = "0.5.23", **serving: 
     put(monkeypatch, "sglang.srt.parser.reasoning_parser", ReasoningParser=types.SimpleNamespace)
     put(monkeypatch, "sglang.srt.runtime_context", get_serving=lambda: types.SimpleNamespace(**settings))
     verify = lambda self, vocab_size: None  # noqa: E731
+    process = lambda self, req: False  # noqa: E731
+    manager = type("GrammarManager", (), {"process_req_with_grammar": process})
+    put(monkeypatch, "sglang.srt.constrained.grammar_manager", GrammarManager=manager)
     params = type("SamplingParams", (), {"verify": verify})
     put(monkeypatch, "sglang.srt.sampling.sampling_params", SamplingParams=params)
     registry = types.SimpleNamespace(register=lambda path, hook, kind: made.hooks.__setitem__(path, (kind.name, hook)))

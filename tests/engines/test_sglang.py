@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -152,6 +154,30 @@ def test_a_server_of_a_reasoning_model_has_the_backend_inside_the_one_of_sglang(
     assert server.enable_strict_thinking is strict
     assert vars(server.reasoning_parser) == {"model_type": "qwen3", "stream_reasoning": False, "tokenizer": tokenizer}
     assert server.grammar_backend.dispatch_regex("ab").matcher.num_tokens == 0
+
+
+def test_what_is_not_enforced_is_logged_with_the_id_of_each_request(monkeypatch, caplog):
+    made = fakes.sglang(monkeypatch)
+    plugin.register()
+    assert not [path for path in made.hooks if path.endswith("process_req_with_grammar")]
+    monkeypatch.setenv("MASKWRIGHT_ENGINE_OPTIONS", '{"allow": ["uniqueItems"]}')
+    plugin.register()
+    kind, tell = made.hooks["sglang.srt.constrained.grammar_manager.GrammarManager.process_req_with_grammar"]
+    assert kind == "AFTER"
+    server = made.registry["maskwright"](None, tokenizer_zoo.byte_level_bpe()[0], 610, {608})
+    told = server.dispatch_json('{"type": "array", "uniqueItems": true}')
+    later, failed, dropped = Future(), Future(), Future()
+    for rid, grammar in (
+        ("r-1", later), ("r-2", told.copy()), ("r-3", fakes.Reasoned(told.copy())), ("r-4", failed), ("r-5", dropped),
+        ("r-6", server.dispatch_json('{"type": "array"}')), ("r-7", server.dispatch_json("{")), ("r-8", None),
+    ):  # fmt: skip
+        tell(True, None, SimpleNamespace(rid=rid, grammar=grammar))
+    later.set_result(told)
+    failed.set_exception(ValueError())
+    dropped.cancel()
+    said = [record.getMessage() for record in caplog.records if record.getMessage().startswith("request")]
+    assert [each.partition(" is not")[0] for each in said] == ["request r-2", "request r-3", "request r-1"]
+    assert all("/uniqueItems" in each for each in said)
 
 
 def test_masks_of_thoughts_allow_or_deny_tokens(backend):

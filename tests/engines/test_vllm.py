@@ -254,20 +254,25 @@ def test_options_say_how_constraints_are_compiled():
     assert options_of({}) == EngineOptions()
 
 
-def test_what_an_operator_allows_to_stay_unenforced_is_logged_once_a_constraint(caplog):
+def test_what_an_operator_allows_to_stay_unenforced_is_logged_once_a_request(monkeypatch, caplog):
+    fakes.vllm(monkeypatch)
+    backend = importlib.import_module("maskwright.engines.vllm.backend")
     constraints = EngineConstraints(vocabulary(), EngineOptions(allow=("uniqueItems",)))
-    told = "a constraint (json) is not enforced in full: /{}uniqueItems is not enforced: "
-    for source, at in (
-        ('{"type": "array", "uniqueItems": true}', ""),
-        ('{"type": "array", "uniqueItems": true}', None),
-        ('{"type": "array"}', None),
-        ('{"properties": {"a": {"type": "array", "uniqueItems": true}}}', "properties/a/"),
-    ):
-        caplog.clear()
-        constraints.compile("json", source)
-        said = [record.getMessage() for record in caplog.records]
-        assert len(said) == (at is not None)
-        assert all(each.startswith(told.format(at)) for each in said)
+    for tells in (True, False):
+        server = backend.MaskwrightBackend(None, None, 610, constraints, tells)
+        for request, source, at in (
+            ("r-1", '{"type": "array", "uniqueItems": true}', "/uniqueItems"),
+            ("r-2", '{"type": "array", "uniqueItems": true}', "/uniqueItems"),
+            ("r-3", '{"type": "array"}', None),
+            ("r-4", '{"properties": {"a": {"type": "array", "uniqueItems": true}}}', "/properties/a/uniqueItems"),
+        ):
+            caplog.clear()
+            grammar = server.compile_grammar(fakes.Options.JSON, source)
+            opened = constraints.vocabulary.encode("[" if at != "/properties/a/uniqueItems" else '{"a": [')
+            assert all(grammar.accept_tokens(request, [token]) for token in opened)
+            said = [record.getMessage() for record in caplog.records]
+            assert len(said) == (at is not None and tells)
+            assert all(each.startswith(f"request {request} is not enforced in full: {at} is not") for each in said)
 
 
 @pytest.mark.parametrize(
