@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -9,6 +12,14 @@ from torch import Tensor
 def allocate(rows: int, vocab_size: int) -> Tensor:
     """Return bitmasks in the host's memory in which everything is allowed: int32 (rows, ceil(V / 32))."""
     return torch.full((rows, -(-vocab_size // 32)), -1, dtype=torch.int32)
+
+
+def set_tokens(row: Tensor, tokens: Iterable[int], allowed: bool) -> None:
+    """Allow or deny tokens in the bitmask of one row (words,) in the host's memory, in place."""
+    words = row.numpy().view(np.uint32)
+    for token in tokens:
+        bit = np.uint32(1 << token % 32)
+        words[token // 32] = words[token // 32] | bit if allowed else words[token // 32] & ~bit
 
 
 def apply(logits: Tensor, bitmask: Tensor) -> None:

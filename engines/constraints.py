@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Literal
-from weakref import WeakSet
 
 from ..compile.cache.cache import Cache
 from ..compile.constraint_source import Source
@@ -51,20 +51,14 @@ class EngineConstraints:
             )
         self.vocabulary, self.options = vocabulary, options
         self.cache = Cache(vocabulary, directory=options.cache_directory)
-        self._logged: WeakSet[Compiled] = WeakSet()
 
     @enough_stack()
     def compile(self, kind: Kind, source: str) -> Compiled:
         """Return the table of a constraint's text; of JSON Schemas, grammars and tags it may be lazy.
 
-        What of a schema is not enforced, as the options allow it, is logged once a constraint.
         Raises ConstraintError of any kind.
         """
-        table = self.cache.compile(self._source(kind, source), self.options.budget)
-        if table.unenforced and table not in self._logged:
-            self._logged.add(table)
-            _log.warning("a constraint (%s) is not enforced in full: %s", kind, "; ".join(map(str, table.unenforced)))
-        return table
+        return self.cache.compile(self._source(kind, source), self.options.budget)
 
     def _source(self, kind: Kind, source: str) -> Source:
         if kind == "regex":
@@ -84,6 +78,15 @@ class EngineConstraints:
         """Return a matcher at the start of a constraint. Raises the errors of `compile`."""
         return Matcher(self.compile(kind, source), self.vocabulary)
 
+    def without_text(self, tokens: Iterable[int]) -> EngineConstraints:
+        """Return the constraints of this vocabulary in which these tokens are control tokens; itself if they are."""
+        spelt = {token for token in tokens if 0 <= token < self.vocabulary.size and self.vocabulary.tokens[token]}
+        if not spelt:
+            return self
+        texts = tuple(b"" if token in spelt else text for token, text in enumerate(self.vocabulary.tokens))
+        special = self.vocabulary.special | spelt
+        return EngineConstraints(replace(self.vocabulary, tokens=texts, special=special), self.options)
+
     def check_stops(self, tokens: Iterable[int]) -> None:
         """Raise ConstraintError if one of these tokens, with which an engine ends an answer, spells text.
 
@@ -102,6 +105,33 @@ def check_stops(vocabulary: Vocabulary, tokens: Iterable[int], where: str = "sto
                 f"token {token}, {known[token]!r}, ends an answer and is text that a constraint may need: take it "
                 f"out of {where}"
             )
+
+
+def tell_unenforced(request: str, matcher: Matcher) -> None:
+    """Log what of a request's constraint is not enforced, as the operator's option "allow" lets it.
+
+    request: by the id that the engine gave it.
+    """
+    unenforced = getattr(matcher.table, "unenforced", ())
+    if unenforced:
+        _log.warning("request %s is not enforced in full: %s", request, "; ".join(map(str, unenforced)))
+
+
+def format_of(kind: Kind, source: str) -> dict[str, Any]:
+    """Return the format of structural tags that holds a constraint as it stands.
+
+    >>> format_of("regex", "[ab]")
+    {'type': 'regex', 'pattern': '[ab]'}
+    """
+    if kind == "json_object":
+        return {"type": "json_schema", "json_schema": {"type": "object"}}
+    if kind == "json":
+        return {"type": "json_schema", "json_schema": json.loads(source)}
+    if kind == "regex":
+        return {"type": "regex", "pattern": source}
+    if kind == "ebnf":
+        return {"type": "grammar", "grammar": source}
+    raise ConstraintError(f"a constraint ({kind}) cannot be framed")
 
 
 def _with_type(tag: str) -> str:

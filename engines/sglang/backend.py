@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sglang.srt.constrained.base_grammar_backend import (
     BaseGrammarBackend,
@@ -17,8 +20,8 @@ from torch import Tensor
 
 from ...errors import MaskwrightError
 from ...runtime.host.matcher import Matcher
-from ..bitmask import allocate, apply
-from ..constraints import EngineConstraints, Kind
+from ..bitmask import allocate, apply, set_tokens
+from ..constraints import EngineConstraints, Kind, format_of, tell_unenforced
 from ..wording import said
 
 if TYPE_CHECKING:
@@ -32,9 +35,9 @@ _log = logging.getLogger(__name__)
 class MaskwrightGrammar(BaseGrammarObject):  # type: ignore[misc]  # SGLang is no dependency of the checks
     """One request: a matcher and what SGLang expects of tokens after an end."""
 
-    def __init__(self, matcher: Matcher, stats: GrammarStats | None = None) -> None:
+    def __init__(self, matcher: Matcher, kind: Kind, source: str, stats: GrammarStats) -> None:
         super().__init__()
-        self.matcher, self.grammar_stats = matcher, stats or GrammarStats()
+        self.matcher, self.kind, self.source, self.grammar_stats = matcher, kind, source, stats
 
     def accept_token(self, token: int) -> None:
         """Take a token; what follows an end is ignored. Raises ValueError for one that is not allowed."""
@@ -82,7 +85,8 @@ class MaskwrightGrammar(BaseGrammarObject):  # type: ignore[misc]  # SGLang is n
         """Return the same constraint at its start."""
         matcher = self.matcher.copy()
         matcher.reset()
-        return MaskwrightGrammar(matcher, replace(self.grammar_stats, is_cache_hit=True, tree_traversal_time=[]))
+        stats = replace(self.grammar_stats, is_cache_hit=True, tree_traversal_time=[])
+        return MaskwrightGrammar(matcher, self.kind, self.source, stats)
 
     def try_jump_forward(self, tokenizer: object) -> tuple[list[int], str] | None:
         """Return the tokens by which the tokenizer writes what must follow, and no text; None where there are none."""
@@ -106,11 +110,46 @@ class MaskwrightGrammar(BaseGrammarObject):  # type: ignore[misc]  # SGLang is n
 
 
 class MaskwrightBackend(BaseGrammarBackend):  # type: ignore[misc]  # SGLang is no dependency of the checks
-    """One server: the constraints of its tokenizer."""
+    """One server: the constraints of its tokenizer.
+
+    SGLang's `ReasonerGrammarBackend` around it asks for masks of a thought, which has no grammar.
+    """
+
+    is_support_token_filter = True
+    move_vocab_mask = staticmethod(MaskwrightGrammar.move_vocab_mask)
+    apply_vocab_mask = staticmethod(MaskwrightGrammar.apply_vocab_mask)
 
     def __init__(self, constraints: EngineConstraints) -> None:
         super().__init__()
-        self.constraints = constraints
+        self.constraints = self._framing = constraints
+
+    @staticmethod
+    def allocate_vocab_mask(vocab_size: int, batch_size: int, device: torch.device) -> Tensor:
+        """Return bitmasks in which everything is allowed: int32 (batch_size, ceil(V / 32)), in the host's memory."""
+        return allocate(batch_size, vocab_size)
+
+    @staticmethod
+    def set_token_filter(
+        vocab_mask: Tensor, token_ids: list[int], batch_idx: int, is_allowed: bool = True, reset_vocab_mask: bool = True
+    ) -> None:
+        """Allow or deny tokens in a row of bitmasks. With a reset the other tokens are denied or allowed."""
+        if reset_vocab_mask:
+            vocab_mask[batch_idx].fill_(0 if is_allowed else -1)
+        set_tokens(vocab_mask[batch_idx], token_ids, is_allowed)
+
+    def reserve_framing_tokens(self, token_ids: Sequence[int]) -> None:
+        """Have these tokens spell no text within the frames of `compile_framed_grammar`."""
+        self._framing = self.constraints.without_text(token_ids)
+
+    def compile_framed_grammar(
+        self, grammar: MaskwrightGrammar, frame: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> BaseGrammarObject:
+        """Return the grammar of a frame around what another grammar allows.
+
+        frame: makes a structural tag of the format that it contains. Thoughts in it are text without control tokens.
+        """
+        tag = _as_text(frame(format_of(grammar.kind, grammar.source)))
+        return self._made("structural_tag", json.dumps(tag), self._framing)
 
     def initialize_vocab_mask_buffer(self, name: str, vocab_size: int, max_rows: int, device: torch.device) -> Tensor:
         """Return bitmasks that SGLang uses again and again."""
@@ -133,11 +172,38 @@ class MaskwrightBackend(BaseGrammarBackend):  # type: ignore[misc]  # SGLang is 
         """Return the grammar of text with tags."""
         return self._made("structural_tag", key_string)
 
-    def _made(self, kind: Kind, source: str) -> BaseGrammarObject:
+    def _made(self, kind: Kind, source: str, constraints: EngineConstraints | None = None) -> BaseGrammarObject:
         """Return a request's grammar, or what SGLang answers with an error that says why there is none."""
         try:
-            return MaskwrightGrammar(self.constraints.matcher(kind, source), GrammarStats(dispatch_type=kind))
+            matcher = (constraints or self.constraints).matcher(kind, source)
+            return MaskwrightGrammar(matcher, kind, source, GrammarStats(dispatch_type=kind))
         except MaskwrightError as error:
             why = said(error)
         _log.warning("a constraint (%s) cannot be compiled: %s", kind, why)
         return InvalidGrammarObject(why)
+
+
+def tell_of_request(request: str, grammar: object) -> None:
+    """Log what of a request is not enforced, once its grammar is compiled.
+
+    grammar: of the request, also in SGLang's own for thoughts, or the future of one.
+    """
+    if isinstance(grammar, Future):
+        grammar.add_done_callback(
+            lambda made: None if made.cancelled() or made.exception() else tell_of_request(request, made.result())
+        )
+        return
+    inner = getattr(grammar, "grammar", grammar)
+    if isinstance(inner, MaskwrightGrammar):
+        tell_unenforced(request, inner.matcher)
+
+
+def _as_text(value: Any) -> Any:
+    """Return a part of a structural tag with any text in place of any tokens, of which it excludes control tokens."""
+    if isinstance(value, list):
+        return [_as_text(each) for each in value]
+    if not isinstance(value, dict) or value.get("type") in ("json_schema", "regex", "grammar"):
+        return value
+    if value.get("type") == "any_tokens":
+        return {"type": "any_text"} | {name: value[name] for name in ("max_tokens",) if name in value}
+    return {name: _as_text(each) for name, each in value.items()}

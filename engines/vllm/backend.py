@@ -14,7 +14,7 @@ from vllm.v1.structured_output.backend_types import (
 
 from ...runtime.host.matcher import Matcher
 from ..bitmask import allocate
-from ..constraints import EngineConstraints, Kind
+from ..constraints import EngineConstraints, Kind, tell_unenforced
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -35,11 +35,17 @@ KINDS: dict[str, Kind] = {
 class MaskwrightGrammar(StructuredOutputGrammar):  # type: ignore[misc]  # vLLM is no dependency of the checks
     """One request: a matcher and what vLLM expects of tokens after an end."""
 
-    def __init__(self, matcher: Matcher) -> None:
-        self.matcher = matcher
+    def __init__(self, matcher: Matcher, is_told: bool = False) -> None:
+        self.matcher, self._is_told = matcher, is_told
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
-        """Take tokens and return True; False where one is not allowed. What follows an end is ignored, as by vLLM's."""
+        """Take tokens and return True; False where one is not allowed. What follows an end is ignored, as by vLLM's.
+
+        The first call also logs what of the request is not enforced: no earlier one has the id.
+        """
+        if not self._is_told:
+            self._is_told = True
+            tell_unenforced(request_id, self.matcher)
         for token in tokens:
             if self.matcher.is_terminated:
                 break
@@ -73,17 +79,23 @@ class MaskwrightBackend(StructuredOutputBackend):  # type: ignore[misc]  # vLLM 
     """One engine: the constraints of its tokenizer."""
 
     def __init__(
-        self, vllm_config: VllmConfig, tokenizer: TokenizerLike, vocab_size: int, constraints: EngineConstraints
+        self,
+        vllm_config: VllmConfig,
+        tokenizer: TokenizerLike,
+        vocab_size: int,
+        constraints: EngineConstraints,
+        tells: bool = True,
     ) -> None:
+        """Use the constraints of a tokenizer; tells: whether grammars log what of a request is not enforced."""
         super().__init__(vllm_config, tokenizer, vocab_size)
-        self.constraints = constraints
+        self.constraints, self._tells = constraints, tells
 
     def compile_grammar(
         self, request_type: StructuredOutputOptions, grammar_spec: str, stop_token_ids: set[int] | None = None
     ) -> MaskwrightGrammar:
         """Return a request's grammar. Raises ConstraintError of any kind."""
         self.constraints.check_stops(sorted(stop_token_ids or ()))
-        return MaskwrightGrammar(self.constraints.matcher(KINDS[request_type.name], grammar_spec))
+        return MaskwrightGrammar(self.constraints.matcher(KINDS[request_type.name], grammar_spec), not self._tells)
 
     def allocate_token_bitmask(self, max_num_seqs: int) -> Tensor:
         """Return bitmasks in which everything is allowed: int32 (max_num_seqs, ceil(V / 32))."""

@@ -13,11 +13,11 @@ import vllm
 from torch import Tensor
 from vllm.sampling_params import SamplingParams
 from vllm.v1.sample.logits_processor import LogitsProcessor
-from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as LogitsProcessorV2
 
 from ...errors import ConstraintError
 from ..catalogues import catalogues_here
-from ..options import VARIABLE, check_version
+from ..options import VARIABLE
+from ..releases import check
 from .device_rows import DeviceRows
 from .host_rows import HostRows
 from .requests import check_items
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
     from vllm.v1.sample.logits_processor import BatchUpdate
     from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcContext, LogitsProcRequestState
+
+try:
+    from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as LogitsProcessorV2
+except ImportError:  # vLLM 0.28 to 0.30 run requests under the first runner where such a class is named
+    LogitsProcessorV2 = type("LogitsProcessorV2", (), {})
 
 
 class CatalogueProcessor(LogitsProcessor, LogitsProcessorV2):  # type: ignore[misc]  # vLLM is no dependency of the checks
@@ -46,10 +51,12 @@ class CatalogueProcessor(LogitsProcessor, LogitsProcessorV2):  # type: ignore[mi
         """Read the catalogues.
 
         where: the device, from the first runner; the state of all requests, from the second. Raises
-        MissingDependencyError for a release of vLLM that was not tested, ConstraintError for catalogues that this model
+        MissingDependencyError for a release of vLLM that is not known, ConstraintError for catalogues that this model
         cannot write and settings under which their answers could not be kept.
         """
-        check_version("vLLM", vllm.__version__, "leave it out of --logits-processors")
+        first = isinstance(where, torch.device)
+        part = "catalogues" if first else "catalogues under the second model runner"
+        check("vLLM", vllm.__version__, part, "leave it out of --logits-processors")
         catalogues = catalogues_here()
         if not len(catalogues):
             raise ConstraintError(
@@ -60,7 +67,7 @@ class CatalogueProcessor(LogitsProcessor, LogitsProcessorV2):  # type: ignore[mi
         catalogues.check(vllm_config.model_config.get_vocab_size(), ends)
         self.rows: HostRows | DeviceRows = (
             HostRows(catalogues, vllm_config.model_config.max_model_len)
-            if isinstance(where, torch.device)
+            if first
             else DeviceRows(catalogues, vllm_config, where, next(iter(ends)))
         )
 

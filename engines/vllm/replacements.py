@@ -1,4 +1,4 @@
-"""What stands in place of seven functions of vLLM, and the constraints that they share in a process."""
+"""What stands around seven functions of vLLM, and the constraints that they share in a process."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.structured_output.request import get_structured_output_key
 
 from ...errors import ConstraintError
-from ..constraints import EngineConstraints, engine_vocabulary
+from ..constraints import EngineConstraints, engine_vocabulary, tell_unenforced
 from ..options import options_of
-from .backend import MaskwrightBackend
+from .backend import KINDS, MaskwrightBackend
 from .requests import check_beam_search, check_processor, check_request
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ class Replacements:
             self._tokenizer = tokenizer
         return known
 
-    def _backend(self, vllm_config: VllmConfig, tokenizer: TokenizerLike) -> MaskwrightBackend:
+    def _backend(self, vllm_config: VllmConfig, tokenizer: TokenizerLike, tells: bool = True) -> MaskwrightBackend:
         vocab_size = vllm_config.model_config.get_vocab_size()
         known = self.constraints_of(tokenizer, vllm_config.model_config)
-        return MaskwrightBackend(vllm_config, tokenizer, vocab_size, known)
+        return MaskwrightBackend(vllm_config, tokenizer, vocab_size, known, tells)
 
     def manager(self, original: Callable[..., None]) -> Callable[..., None]:
         """Return the constructor of the manager, which has its backend before vLLM would choose one."""
@@ -99,8 +99,10 @@ class Replacements:
             config = llm.llm_engine.vllm_config
             params = SamplingParams(structured_outputs=structured_outputs)
             params._validate_structured_outputs(config.model_config, config.structured_outputs_config, tokenizer)
-            backend = self._backend(config, tokenizer)
-            return backend, get_structured_output_key(structured_outputs), backend.allocate_token_bitmask(1)
+            backend = self._backend(config, tokenizer, tells=False)  # it makes a grammar a beam and step
+            kind, source = get_structured_output_key(structured_outputs)
+            tell_unenforced("of beam search", backend.constraints.matcher(KINDS[kind.name], source))
+            return backend, (kind, source), backend.allocate_token_bitmask(1)
 
         return _init_beam_search_structured_output
 

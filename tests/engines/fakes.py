@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 import sys
 import types
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+
+from maskwright.engines import releases
 
 
 def put(monkeypatch: pytest.MonkeyPatch, name: str, **members: Any) -> types.ModuleType:
@@ -31,6 +34,19 @@ def forget(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Have modules of the package imported anew, on what is importable now."""
     for name in names:
         monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+def known(monkeypatch: pytest.MonkeyPatch, engine: str, release: str) -> None:
+    """Have the classes that are in place be those of a release, the only one that is known."""
+    table = json.loads(releases.FILE.read_text())
+    found: releases.Table = {name: {part: {} for part in table[name]} for name in table}
+    for part, codes in table[engine].items():
+        for code in codes:
+            thing = releases.code_at(releases.place_of(code)[0])
+            if thing is not None:
+                found[engine][part][code] = {releases.digest(releases.source_of(thing)): release}
+    monkeypatch.setattr(releases, "table", lambda: found)
+    releases.warn.cache_clear()
 
 
 TAG = '{"structures": [{"begin": "<f>", "schema": {"const": 1}, "end": "</f>"}], "triggers": ["<f>"]}'
@@ -78,11 +94,11 @@ class Asked:
         pass
 
 
-def key_of(asked: Asked) -> tuple[Options, str]:
+def key_of(params: Asked) -> tuple[Options, str]:
     """Return what vLLM's `get_structured_output_key` does for the texts of these tests."""
     for name, option in (("json", Options.JSON), ("regex", Options.REGEX), ("grammar", Options.GRAMMAR)):
-        if getattr(asked, name) is not None:
-            return option, getattr(asked, name)
+        if getattr(params, name) is not None:
+            return option, getattr(params, name)
     raise ValueError("nothing is asked for")
 
 
@@ -190,7 +206,8 @@ def vllm(
         Completion=type("Completion", (HttpRequest,), dict(vars(HttpRequest))),
         Chat=type("Chat", (HttpRequest,), dict(vars(HttpRequest))), tokenizer=types.SimpleNamespace(eos_token_id=1),
     )  # fmt: skip
-    log = types.SimpleNamespace(info=lambda *_: None)
+    made.said = []
+    log = types.SimpleNamespace(info=lambda *_: None, warning=lambda text, *more: made.said.append(text % more))
     envs = put(monkeypatch, "vllm.envs", VLLM_PLUGINS=plugins)
     put(monkeypatch, "vllm", __version__=version, envs=envs)
     put(monkeypatch, "vllm.logger", init_logger=lambda name: log)
@@ -217,9 +234,35 @@ def vllm(
         monkeypatch, "vllm.v1.worker.gpu.sample.logits_processor",
         LogitsProcessor=type("LogitsProcessorV2", (), {}),
     )  # fmt: skip
+    put(
+        monkeypatch, "vllm.v1.sample.logits_processor.interface",
+        LogitsProcessor=sys.modules["vllm.v1.sample.logits_processor"].LogitsProcessor,
+    )  # fmt: skip
+    put(
+        monkeypatch, "vllm.v1.worker.gpu.sample.logits_processor.interface",
+        LogitsProcessor=sys.modules["vllm.v1.worker.gpu.sample.logits_processor"].LogitsProcessor,
+    )  # fmt: skip
+    known(monkeypatch, "vLLM", "0.32.0")
     names = ("backend", "requests", "replacements", "logits_processor", "host_rows", "device_rows")
     forget(monkeypatch, *(f"maskwright.engines.vllm.{name}" for name in names))
     return made
+
+
+@dataclass
+class Reasoned:
+    """SGLang's `ReasonerGrammarObject`."""
+
+    grammar: Any
+
+
+@dataclass
+class Reasoner:
+    """SGLang's `ReasonerGrammarBackend`."""
+
+    grammar_backend: Any
+    reasoning_parser: Any
+    tokenizer: Any
+    enable_strict_thinking: bool = False
 
 
 def sglang(monkeypatch: pytest.MonkeyPatch, version: str = "0.5.23", **serving: Any) -> types.SimpleNamespace:
@@ -241,8 +284,11 @@ def sglang(monkeypatch: pytest.MonkeyPatch, version: str = "0.5.23", **serving: 
         tree_traversal_time: Any = None
         dispatch_type: str | None = None
 
-    def buffer(name: str, mask: torch.Tensor, rows: int) -> torch.Tensor:
-        return made.buffers.setdefault(name, mask)
+    def buffer(name: str, vocab_mask: torch.Tensor, max_rows: int) -> torch.Tensor:
+        return made.buffers.setdefault(name, vocab_mask)
+
+    def register(name: str, init_func: Any) -> None:
+        made.registry[name] = init_func
 
     settings = {
         "reasoning_parser": None, "enable_strict_thinking": False, "constrained_json_whitespace_pattern": None,
@@ -256,15 +302,21 @@ def sglang(monkeypatch: pytest.MonkeyPatch, version: str = "0.5.23", **serving: 
     put(
         monkeypatch, "sglang.srt.constrained.base_grammar_backend", BaseGrammarObject=GrammarObject,
         BaseGrammarBackend=type("BaseGrammarBackend", (), {}), GrammarStats=Stats, InvalidGrammarObject=Invalid,
-        register_grammar_backend=made.registry.__setitem__, register_vocab_mask_buffer=buffer,
+        register_grammar_backend=register, register_vocab_mask_buffer=buffer,
     )  # fmt: skip
+    put(monkeypatch, "sglang.srt.constrained.reasoner_grammar_backend", ReasonerGrammarBackend=Reasoner)
+    put(monkeypatch, "sglang.srt.parser.reasoning_parser", ReasoningParser=types.SimpleNamespace)
     put(monkeypatch, "sglang.srt.runtime_context", get_serving=lambda: types.SimpleNamespace(**settings))
     verify = lambda self, vocab_size: None  # noqa: E731
+    process = lambda self, req: False  # noqa: E731
+    manager = type("GrammarManager", (), {"process_req_with_grammar": process})
+    put(monkeypatch, "sglang.srt.constrained.grammar_manager", GrammarManager=manager)
     params = type("SamplingParams", (), {"verify": verify})
     put(monkeypatch, "sglang.srt.sampling.sampling_params", SamplingParams=params)
     registry = types.SimpleNamespace(register=lambda path, hook, kind: made.hooks.__setitem__(path, (kind.name, hook)))
     kinds = enum.Enum("HookType", "BEFORE AFTER AROUND REPLACE")
     put(monkeypatch, "sglang.srt.plugins.hook_registry", HookRegistry=registry, HookType=kinds)
     put(monkeypatch, "sglang.srt.managers.schedule_batch", FINISH_ABORT=lambda *given: given)
+    known(monkeypatch, "SGLang", "0.5.23")
     forget(monkeypatch, "maskwright.engines.sglang.backend")
     return made

@@ -101,23 +101,35 @@ def config(backend: str = "auto", tokenizer: object = None, ends: object = 0) ->
     return types.SimpleNamespace(structured_outputs_config=asked, model_config=model, tokenizer=tokenizer)
 
 
-def test_the_plugin_replaces_all_or_nothing(monkeypatch):
+def test_the_plugin_replaces_what_it_knows(monkeypatch):
     made = fakes.vllm(monkeypatch, plugins=None)
     before = [dict(vars(each)) for each in (made.Params, made.Manager, made.BeamSearch)]
     plugin.register()
     assert [dict(vars(each)) for each in (made.Params, made.Manager, made.BeamSearch)] == before
 
     made = fakes.vllm(monkeypatch, "0.33.1+cpu", plugins=["maskwright"])
-    with pytest.raises(mw.errors.MissingDependencyError, match=r"tested with vLLM 0\.32\.0, and this is 0\.33\.1\+cpu"):
+    with pytest.raises(
+        mw.errors.MissingDependencyError,
+        match=r"vLLM 0\.32\.0 to 0\.32\.0, and this is 0\.33\.1\+cpu, whose .* is the same: .*\"untested\": true",
+    ):
         plugin.register()
     assert not hasattr(made.Manager.__init__, "of_maskwright")
 
     made = fakes.vllm(monkeypatch, plugins=["maskwright"])
-    made.BeamSearch._init_beam_search_structured_output = lambda self, outputs: None  # the last one looked at
-    with pytest.raises(mw.errors.MissingDependencyError, match="_init_beam_search_structured_output takes"):
+    made.Params._validate_structured_outputs = lambda self, model_config, tokenizer: None
+    with pytest.raises(
+        mw.errors.MissingDependencyError,
+        match=r"_validate_structured_outputs takes \(self, model_config, tokenizer\) and not \(self, model_config, ",
+    ):
         plugin.register()
     assert not hasattr(made.Manager.__init__, "of_maskwright")
-    assert not hasattr(made.Params._validate_structured_outputs, "of_maskwright")
+
+    made = fakes.vllm(monkeypatch, plugins=["maskwright"])
+    made.BeamSearch._init_beam_search_structured_output = lambda self, outputs: None
+    plugin.register()
+    assert "_init_beam_search_structured_output takes (self, outputs) and not (self, structured_outputs" in made.said[0]
+    assert made.Manager.__init__.of_maskwright
+    assert not hasattr(made.Completion.to_beam_search_params, "of_maskwright")
 
     made = fakes.vllm(monkeypatch, "0.32.0+cpu", plugins=["other", "maskwright"])
     plugin.register()
@@ -125,6 +137,23 @@ def test_the_plugin_replaces_all_or_nothing(monkeypatch):
     plugin.register()
     assert made.Manager.__init__ is once
     assert once.of_maskwright
+
+
+def test_a_release_that_is_not_known_loads_where_the_operator_says_so_with_one_warning_a_part(monkeypatch, caplog):
+    made = fakes.vllm(monkeypatch, "0.34.0", plugins=["maskwright"])
+    made.Params._validate_structured_outputs = lambda self, model_config, structured_outputs_config, tokenizer: 1
+    with pytest.raises(mw.errors.MissingDependencyError, match=r"_validate_structured_outputs differ: "):
+        plugin.register()
+    monkeypatch.setenv("MASKWRIGHT_ENGINE_OPTIONS", '{"untested": true}')
+    plugin.register()
+    assert made.Params._validate_structured_outputs.of_maskwright
+    assert made.Completion.to_beam_search_params.of_maskwright
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
+        "structured outputs may not work as they should", "beam search may not work as they should",
+    ]  # fmt: skip
+    made.Manager.__init__ = lambda self, config: None
+    with pytest.raises(mw.errors.MissingDependencyError, match=r"takes \(self, config\) and not \(self, vllm_config\)"):
+        plugin.register()
 
 
 def test_the_plugin_imports_neither_the_engine_nor_kernels_before_it_is_called():
@@ -225,20 +254,25 @@ def test_options_say_how_constraints_are_compiled():
     assert options_of({}) == EngineOptions()
 
 
-def test_what_an_operator_allows_to_stay_unenforced_is_logged_once_a_constraint(caplog):
+def test_what_an_operator_allows_to_stay_unenforced_is_logged_once_a_request(monkeypatch, caplog):
+    fakes.vllm(monkeypatch)
+    backend = importlib.import_module("maskwright.engines.vllm.backend")
     constraints = EngineConstraints(vocabulary(), EngineOptions(allow=("uniqueItems",)))
-    told = "a constraint (json) is not enforced in full: /{}uniqueItems is not enforced: "
-    for source, at in (
-        ('{"type": "array", "uniqueItems": true}', ""),
-        ('{"type": "array", "uniqueItems": true}', None),
-        ('{"type": "array"}', None),
-        ('{"properties": {"a": {"type": "array", "uniqueItems": true}}}', "properties/a/"),
-    ):
-        caplog.clear()
-        constraints.compile("json", source)
-        said = [record.getMessage() for record in caplog.records]
-        assert len(said) == (at is not None)
-        assert all(each.startswith(told.format(at)) for each in said)
+    for tells in (True, False):
+        server = backend.MaskwrightBackend(None, None, 610, constraints, tells)
+        for request, source, at in (
+            ("r-1", '{"type": "array", "uniqueItems": true}', "/uniqueItems"),
+            ("r-2", '{"type": "array", "uniqueItems": true}', "/uniqueItems"),
+            ("r-3", '{"type": "array"}', None),
+            ("r-4", '{"properties": {"a": {"type": "array", "uniqueItems": true}}}', "/properties/a/uniqueItems"),
+        ):
+            caplog.clear()
+            grammar = server.compile_grammar(fakes.Options.JSON, source)
+            opened = constraints.vocabulary.encode("[" if at != "/properties/a/uniqueItems" else '{"a": [')
+            assert all(grammar.accept_tokens(request, [token]) for token in opened)
+            said = [record.getMessage() for record in caplog.records]
+            assert len(said) == (at is not None and tells)
+            assert all(each.startswith(f"request {request} is not enforced in full: {at} is not") for each in said)
 
 
 @pytest.mark.parametrize(
@@ -253,6 +287,7 @@ def test_what_an_operator_allows_to_stay_unenforced_is_logged_once_a_constraint(
         ('{"budget": {"seconds": -1}}', "must be 0 or more"),
         ('{"budget": {"hours": 1}}', "states, seconds, bytes"),
         ('{"cache_directory": ""}', "must be a path"),
+        ('{"untested": 1}', "must be true or false"),
     ],
 )
 def test_options_that_are_wrong_are_refused_by_name(given, said):

@@ -52,6 +52,22 @@ def test_every_answer_ends_and_keeps_to_its_schema_and_faults_are_the_clients(en
         assert any(kept < proposed for proposed, kept in told["drafts"])
 
 
+def test_what_sglang_writes_after_a_thought_keeps_to_its_schema(model, tmp_path):
+    pytest.importorskip("sglang")
+    asked, out = tmp_path / "schemas.json", tmp_path / "out.json"
+    asked.write_text(json.dumps(schemas()))
+    told = run("run_sglang.py", model, asked, out, THINKS="1", SGLANG_MAX_THINK_TOKENS="8")
+    closed = 0
+    for (text, reason), schema in zip(told["answers"], schemas() * 2, strict=True):
+        thought, end, answer = text.rpartition("</think>")
+        assert reason == "stop"
+        if end:  # a random model may also end its text within the thought, which is free
+            assert thought
+            jsonschema.validate(json.loads(answer), schema)
+            closed += 1
+    assert closed > 1.8 * ROWS
+
+
 def test_vllm_keeps_to_catalogues_beside_other_constraints_and_searches_them_exactly(model, tmp_path):
     pytest.importorskip("vllm")
     asked, out = tmp_path / "schemas.json", tmp_path / "out.json"
