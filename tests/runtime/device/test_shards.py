@@ -23,6 +23,7 @@ import numpy as np
 import maskwright as mw
 from pathlib import Path
 from maskwright.runtime.decode import beam_search
+from maskwright.table.sharded_matrix import ShardedMatrix
 from tests.strategies.datasets import write_files
 
 def keeps_of(sids):  # some items, those of one sequence, and none
