@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +31,19 @@ class Loaded:
     context: int | None  # most tokens of prompt and answer together
     stop_ids: frozenset[int] = frozenset()  # tokens that end free text, beside the vocabulary's ends
     notes: list[str] = field(default_factory=list)  # for the operator, at start
+    calls: str = "hermes"  # the family of the model, by how it writes calls of tools
 
 
 def loaded(settings: ModelSettings) -> Loaded:
     """Return the model that settings name, or a small one made on the spot. Raises DataError, ConstraintError."""
     if settings.folder is None:
-        return tiny()
-    return load(
-        settings.folder, tokenizer=settings.tokenizer, eos=settings.eos, name=settings.name, device=settings.device,
-        dtype=settings.dtype,
-    )  # fmt: skip
+        found = tiny()
+    else:
+        found = load(
+            settings.folder, tokenizer=settings.tokenizer, eos=settings.eos, name=settings.name, device=settings.device,
+            dtype=settings.dtype,
+        )  # fmt: skip
+    return replace(found, calls=settings.calls)
 
 
 def tiny(seed: int = 0) -> Loaded:
