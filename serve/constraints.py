@@ -19,6 +19,7 @@ from ..errors import ConstraintError, Unenforced
 from .families import FAMILIES, tag_of
 from .refusals import Refused
 from .requests import (
+    AllowedChoice,
     ChatRequest,
     CompletionRequest,
     GrammarFormat,
@@ -250,6 +251,16 @@ def _call_of(asked: ChatRequest, family: str) -> Constraint | None:
         return None
     if not tools:
         raise Refused("there are no tools to choose from", param="tool_choice")
+    left = list(range(len(tools)))
+    if isinstance(choice, AllowedChoice):
+        allowed, choice = [each.function.name for each in choice.allowed_tools.tools], choice.allowed_tools.mode
+        for at, name in enumerate(allowed):
+            if name not in names:
+                raise Refused(
+                    f"there is no function {name!r} among tools: {', '.join(names)}",
+                    param=f"tool_choice.allowed_tools.tools[{at}].function.name",
+                )
+        left = [at for at in left if names[at] in allowed]
     if isinstance(choice, NamedTool):
         if choice.function.name not in names:
             raise Refused(
@@ -266,6 +277,7 @@ def _call_of(asked: ChatRequest, family: str) -> Constraint | None:
     functions = [
         Function(tool.function.name, _parameters(tool, at), at, bool(tool.function.strict))
         for at, tool in enumerate(tools)
+        if at in left
     ]
     parallel = asked.parallel_tool_calls is not False
     return Constraint("calls", functions, "tools", only=choice == "required", parallel=parallel, family=family)

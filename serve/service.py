@@ -266,7 +266,10 @@ class Service:
         if asked.tools and asked.tool_choice != "none":
             tools = [tool.model_dump(exclude_none=True) for tool in asked.tools]
         _check_text(json.dumps([messages, tools], ensure_ascii=False), "messages")
-        return self._checked(self.loaded.chat(messages, tools), "messages")
+        variables = dict(asked.chat_template_kwargs or {})
+        if asked.reasoning_effort is not None:
+            variables["reasoning_effort"] = asked.reasoning_effort
+        return self._checked(self.loaded.chat(messages, tools, variables), "messages")
 
     def _read_prompts(self, asked: CompletionRequest) -> list[list[int]]:
         given = asked.prompt

@@ -22,6 +22,7 @@ from maskwright.serve import loading  # noqa: E402
 from maskwright.serve.answers import choice_of, reader_of  # noqa: E402
 from maskwright.serve.constraints import Constraint, Function, constraint_of  # noqa: E402
 from maskwright.serve.families import FAMILIES, tag_of  # noqa: E402
+from maskwright.serve.refusals import Refused  # noqa: E402
 from maskwright.serve.requests import ChatRequest  # noqa: E402
 from maskwright.serve.settings import Limits  # noqa: E402
 from tests.serve.test_serve import HELLO, client_of, running  # noqa: E402
@@ -142,3 +143,44 @@ def test_a_server_writes_calls_of_its_family(family):
         )  # fmt: skip
         told = [call for part in parts for call in part.choices[0].delta.tool_calls or ()]
         assert {call.function.name for call in told if call.function.name} == {"now"}
+
+
+# ----------------------------------------------------------------------------------- more of what agents send
+
+
+def test_allowed_tools_are_as_if_there_were_no_others():
+    choice = {"mode": "required", "tools": [{"type": "function", "function": {"name": "now"}}]}
+    found = constraint_of(asked([WEATHER, NOW], tool_choice={"type": "allowed_tools", "allowed_tools": choice}))
+    assert found is not None
+    assert [(each.name, each.at) for each in found.source] == [("now", 1)]
+    assert found.only
+    choice["tools"].append({"type": "function", "function": {"name": "then"}})
+    with pytest.raises(Refused, match="no function 'then' among tools: weather, now") as error:
+        constraint_of(asked([WEATHER, NOW], tool_choice={"type": "allowed_tools", "allowed_tools": choice}))
+    assert error.value.param == "tool_choice.allowed_tools.tools[1].function.name"
+
+
+def test_a_chat_template_reads_variables_of_the_request():
+    seen = []
+
+    class Tokenizer:
+        def __call__(self, text, **options):
+            return {"input_ids": [len(text)]}
+
+        def apply_chat_template(self, messages, **options):
+            seen.append(options)
+            return "a"
+
+    _, chat = loading._of_transformers(Tokenizer())
+    assert chat([], None, {"enable_thinking": False, "reasoning_effort": "low"}) == [1]
+    assert seen == [
+        {
+            "tools": None, "tokenize": False, "add_generation_prompt": True, "enable_thinking": False,
+            "reasoning_effort": "low",
+        }
+    ]  # fmt: skip
+    with pytest.raises(Refused, match="'tools'"):
+        chat([], None, {"tools": []})
+    with pytest.raises(Refused, match="no chat template that reads reasoning_effort") as error:
+        loading.tiny().chat(HELLO, None, {"reasoning_effort": "low"})
+    assert error.value.param == "reasoning_effort"
