@@ -19,7 +19,7 @@ from ...automata.labelled import Labelled, labelled
 from ...automata.minimize import canonical
 from ..json_schema.memo import remembered
 from ..json_schema.skeleton import Bounded, Finite, Free, Regular, StringSet
-from ..json_schema.string_languages import nothing
+from ..json_schema.string_languages import counted, nothing
 from ..json_schema.strings import cut
 from ..regex.lower import to_dfa
 from .styles import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, Style
@@ -90,17 +90,37 @@ def bare(scalars: Scalars, style: Style, close: bytes, held: str, lines: bool, m
 
 
 def _bare(scalars: Scalars, style: Style, close: bytes, held: str, lines: bool, meter: Meter) -> Bare | None:
+    scalars, most = _without_bound(scalars)
     parts: list[Dfa] = []
     for label in range(scalars.labels):
-        some = _texts(scalars, style, label, held, meter)
-        if style.cuts is not None and not some.is_empty:
+        some, bound = _texts(scalars, style, label, held, meter), most
+        if most is not None and lines and not some.is_empty:  # on a line of its own, so that what is cut need not count
+            edge = _pattern(style.cuts or "")
+            some, bound = _row((edge, some, edge), meter), most + 2
+        elif style.cuts is not None and not some.is_empty:
             some = _cut(some, style, lines, meter)
-        parts.append(some)
+        parts.append(some if bound is None else ops.intersection(some, counted(0, bound, meter), meter))
     if all(part.is_empty for part in parts):
         return None
     end = _literal(close)
     whole = [part if part.is_empty else ops.concat(part, end, meter) for part in parts]
     return Bare(scalars.labels, labelled(whole, meter), close)
+
+
+def _without_bound(scalars: Scalars) -> tuple[Scalars, int | None]:
+    """Return scalars without an upper bound on the characters of strings, and that bound.
+
+    It stays where other scalars stand beside the strings. A bound is counted once all else is known: it multiplies the
+    states, and what a reader cuts off only makes a string shorter.
+    """
+    string = scalars.string
+    if scalars.literals or scalars.number is not None:
+        return scalars, None
+    if isinstance(string, Bounded):
+        return scalars._replace(string=Bounded(string.label, string.low, None)), string.high
+    if isinstance(string, Regular) and string.most is not None:
+        return scalars._replace(string=Regular(string.content)), string.most
+    return scalars, None
 
 
 def _texts(scalars: Scalars, style: Style, label: int, held: str, meter: Meter) -> Dfa:

@@ -192,7 +192,8 @@ class TextEmitter(Emitter):
             if isinstance(value, Bare):
                 class_of, transition, label = value.content
                 ends = (transition >= 0) & (label[transition] >= 0)
-                first = self._texts[index] = m.dfa(class_of, np.where(ends, RETURN - label[transition], transition))
+                add = m.dfa_later if self.context.lazy else m.dfa  # one whose characters are counted is large
+                first = self._texts[index] = add(class_of, np.where(ends, RETURN - label[transition], transition))
                 m.closed.append((first, m.size, value.close[-1]))
         return m.size - before
 

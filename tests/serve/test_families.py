@@ -131,7 +131,7 @@ def test_a_server_writes_calls_of_its_family(family):
             parameters = WEATHER if call.function.name == "weather" else NOW
             assert fits(parameters["function"]["parameters"], json.loads(call.function.arguments))
         if family in UNTYPED:
-            with pytest.raises(openai.BadRequestError, match="nested.*says no types"):
+            with pytest.raises(openai.BadRequestError, match=r"nested.*says no types"):
                 client.chat.completions.create(
                     model=loading.TINY, messages=HELLO, tools=[NESTED], tool_choice="required", max_tokens=300
                 )

@@ -288,3 +288,16 @@ def test_undeclared_parameters_are_named_by_words_if_the_schema_has_no_others(vo
         quote = '"' if "name" in begin else ""
         assert takes(table, vocab, f"<f>{begin}any_1{quote}>text{end}</f>")
         assert not takes(table, vocab, f"<f>{begin}no word{quote}>text{end}</f>")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_characters_of_bare_text_are_counted_as_a_reader_has_them(family, vocab):
+    schema = {
+        "type": "object", "properties": {"a": {"type": "string", "minLength": 2, "maxLength": 200}}, "required": ["a"],
+        "additionalProperties": False,
+    }  # fmt: skip
+    table = mw.compile_structural_tag(tag_of(family, schema), vocab, **SPACED)
+    for size in (1, 2, 199, 200, 201):
+        for letter in ("a", "日", "<"):
+            text = call_of(family, {"a": letter * size})
+            assert takes(table, vocab, text) == (2 <= size <= 200), (size, letter)
