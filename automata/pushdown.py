@@ -61,6 +61,7 @@ class PushdownMachine:
         self.apart: list[tuple[int, NDArray[Any], NDArray[Any], bool]] = []
         self.counted: list[tuple[int, int, int, int | None]] = []
         self.placed: list[tuple[int, int, int]] = []  # (first state, state after the last, site): see `place`
+        self.closed: list[tuple[int, int, int]] = []  # DFAs: first state, state after the last, byte with which all end
         self.strings: list[tuple[int, int, int | None]] = []  # first state, fewest and most characters
         self._next_string, self._next_text = STRINGS, TEXTS
         self.texts: list[Content] = []

@@ -10,16 +10,23 @@ import click
 from .. import serve as server
 from ..automata.budget import Budget
 from ..compile.json_schema.layout import Whitespace
+from ..serve.families import NAMES
 from ..serve.settings import Access, CacheSettings, Limits, ModelSettings, Settings
 from . import options
 
 
 def _model(
-    folder: Path | None, tokenizer: Path | None, eos: int | None, name: str | None, device: str | None, dtype: str
+    folder: Path | None,
+    tokenizer: Path | None,
+    eos: int | None,
+    name: str | None,
+    device: str | None,
+    dtype: str,
+    calls: str,
 ) -> ModelSettings:
     if folder is None and (tokenizer, eos, name, device) != (None,) * 4:
         raise click.UsageError("--tokenizer, --eos, --name and --device go with --model")
-    return ModelSettings(folder, tokenizer, eos, name, device, dtype)
+    return ModelSettings(folder, tokenizer, eos, name, device, dtype, calls)
 
 
 _model_options = options.gathered(
@@ -44,6 +51,13 @@ _model_options = options.gathered(
         "--device", help="Device of the model, such as cuda:1. Without it, a GPU if there is one, else the CPU."
     ),
     click.option("--dtype", default="auto", show_default=True, help="Type of the weights, such as bfloat16."),
+    click.option(
+        "--calls",
+        type=click.Choice(NAMES),
+        default="hermes",
+        show_default=True,
+        help="Family of the model, by how it writes calls of tools.",
+    ),
 )
 
 

@@ -6,37 +6,15 @@ import codecs
 import re
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Any, Literal
 
 from ..vocabulary.vocabulary import Vocabulary
-from .constraints import CLOSE, OPEN
-
-_OPENS, _CLOSES = "\udc00", "\udc01"  # characters that no decoded text has
-
-
-class CallMarks(NamedTuple):
-    """The texts around a call; tokens: the character of each mark that is a control token.
-
-    Letters that spell the name of such a token are text.
-    """
-
-    open: str = OPEN
-    close: str = CLOSE
-    tokens: Mapping[int, str] = {}
-
-
-def call_marks(vocabulary: Vocabulary) -> CallMarks:
-    """Return the marks of calls for a vocabulary, of which one or both may be control tokens."""
-    texts, tokens = [], {}
-    for name, character in ((OPEN, _OPENS), (CLOSE, _CLOSES)):
-        token = vocabulary.special_ids.get(name)
-        if token is not None and not vocabulary.tokens[token]:
-            tokens[token] = character
-        texts.append(character if token in tokens else name)
-    return CallMarks(texts[0], texts[1], tokens)
-
+from .call_marks import CallMarks, call_marks
+from .constraints import Constraint
+from .families import FAMILIES, Spelled, spelled
 
 _CALL = re.compile(r'\{"name": "([a-zA-Z0-9_-]+)", "arguments": ')
 
@@ -201,13 +179,89 @@ class Calls:
         return len(self._held)
 
 
+class StyledCalls:
+    """Tool calls whose parameters have a style of their own; each is read once it is whole.
+
+    schemas: of the parameters by function. only: what stands around calls is no text of the answer.
+    """
+
+    def __init__(self, texts: Spelled, schemas: Mapping[str, Any], *, only: bool = False) -> None:
+        self.found: list[Call] = []
+        self.marks, self._schemas, self._only = texts, schemas, only
+        self._held = ""
+        self._within = False  # whether calls have begun, and the text around all of them is open
+
+    def feed(self, text: str, last: bool) -> list[Part]:
+        """Return the parts that are certain after more text, in order. A possible part of a mark is held back."""
+        out: list[Part] = []
+        self._held += text
+        while self._held:
+            if not self._within:
+                at = self._held.find(self.marks.trigger)
+                size = at if at >= 0 else len(self._held) - (0 if last else _overlap(self._held, self.marks.trigger))
+                said, self._held = self._held[:size], self._held[size:]
+                if said and not self._only:
+                    out.append((None, said))
+                if at < 0:
+                    break
+                self._within = True
+            else:
+                part = self._call()
+                if part is None:
+                    break
+                out += part
+        return out
+
+    def ended(self, full: bool) -> str:
+        """Return the reason why the complete text has ended; full: it has as many tokens as it may have."""
+        return "tool_calls" if self.found else "length" if full else "stop"
+
+    def _call(self) -> list[Part] | None:
+        """Read the next call, or the end of all; None where more text is needed."""
+        marks = self.marks
+        if marks.first and self._held.startswith(marks.first):
+            self._held = self._held.removeprefix(marks.first)
+            return []
+        if marks.last and self._held.startswith(marks.last):
+            self._held, self._within = self._held.removeprefix(marks.last), False
+            return []
+        begun = marks.opened.match(self._held)
+        stop = self._held.find(marks.end, begun.end()) if begun is not None else -1
+        if begun is None or stop < 0:
+            return None
+        call = Call(begun[1], len(self.found))
+        self.found.append(call)
+        arguments = marks.arguments(self._held[begun.end() : stop], self._schemas[begun[1]])
+        self._held, self._within = self._held[stop + len(marks.end) :], bool(marks.last)
+        return [(call, call.feed(arguments))]
+
+
+AnyCalls = OneCall | Calls | StyledCalls
+
+
+def reader_of(constraint: Constraint | None, vocabulary: Vocabulary) -> Callable[[], AnyCalls | None]:
+    """Return what makes the reader of calls in an answer under a constraint; it makes None if there are no calls."""
+    if constraint is not None and constraint.kind == "calls":
+        if constraint.family in FAMILIES:
+            schemas = {each.name: each.parameters for each in constraint.source}
+            texts = spelled(FAMILIES[constraint.family], vocabulary)
+            return partial(StyledCalls, texts, schemas, only=constraint.only)
+        return partial(Calls, call_marks(vocabulary), only=constraint.only)
+    name = None if constraint is None else constraint.tool
+    return _no_calls if name is None else partial(OneCall, name)
+
+
+def _no_calls() -> None:
+    return None
+
+
 @dataclass
 class Choice:
     """One sequence of an answer."""
 
     index: int
     text: DecodedText
-    calls: OneCall | Calls | None = None
+    calls: AnyCalls | None = None
     said: str = ""  # outside calls
     tokens: int = 0
     log_probs: list[dict[str, Any]] = field(default_factory=list)
@@ -228,9 +282,9 @@ class Choice:
         return parts
 
 
-def choice_of(index: int, vocabulary: Vocabulary, stops: Sequence[str], calls: OneCall | Calls | None) -> Choice:
+def choice_of(index: int, vocabulary: Vocabulary, stops: Sequence[str], calls: AnyCalls | None) -> Choice:
     """Return an empty sequence of an answer, whose text has the marks of its calls."""
-    marks = calls.marks.tokens if isinstance(calls, Calls) else None
+    marks = None if calls is None or isinstance(calls, OneCall) else calls.marks.tokens
     return Choice(index, DecodedText(vocabulary, stops, marks), calls)
 
 

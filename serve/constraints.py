@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -15,8 +16,10 @@ from ..compile.json_schema.layout import Whitespace
 from ..compile.json_schema.source import text_of
 from ..compile.regex.lower import engine_flags
 from ..errors import ConstraintError, Unenforced
+from .families import FAMILIES, tag_of
 from .refusals import Refused
 from .requests import (
+    AllowedChoice,
     ChatRequest,
     CompletionRequest,
     GrammarFormat,
@@ -67,6 +70,7 @@ class Constraint:
     tool: str | None = None  # the function whose arguments these are
     only: bool = False  # calls alone, at least one, and no free text
     parallel: bool = True  # there may be several calls; otherwise the answer ends behind the first
+    family: str = "hermes"  # of the model, whose calls these are: see `families.NAMES`
 
     def size(self) -> int:
         """Return its size in bytes, as a client writes it."""
@@ -91,6 +95,10 @@ class Constraint:
             return Source.json_schema(self.source, **options)
         if self.kind == "tags":
             return Source.structural_tag(self.source, **options)
+        if self.family in FAMILIES:
+            options["whitespace"] = "spaced"
+            functions = [(each.name, each.parameters) for each in self.source]
+            return Source.structural_tag(tag_of(FAMILIES[self.family], functions, self.only, self.parallel), **options)
         # each tool's schema is a document of its own, so that references within it stay within it
         documents = {f"{_DOCUMENT}{each.name}": each.parameters for each in self.source}
         calls = [
@@ -108,6 +116,8 @@ class Constraint:
     def named(self, unenforced: Sequence[Unenforced]) -> list[Unenforced]:
         """Return what is not enforced, each by the field of the request that it stands in."""
         functions = self.source if self.kind == "calls" else ()
+        if self.family in FAMILIES and functions:
+            return [_placed_in(each, functions) for each in unenforced]
         params = {"": self.param, **{f"{_DOCUMENT}{each.name}": each.param for each in functions}}
         found = []
         for each in unenforced:
@@ -121,12 +131,34 @@ class Constraint:
         for each in self.source if self.kind == "calls" else ():
             options: dict[str, Any] = {"whitespace": "spaced", "allow": self.allow, "any_order": self.any_order}
             try:
-                cache.compile_json_schema(each.parameters, budget=budget, **options)
+                if self.family in FAMILIES:
+                    cache.compile(replace(self, source=[each]).to_compile("spaced"), budget)
+                else:
+                    cache.compile_json_schema(each.parameters, budget=budget, **options)
             except ConstraintError as own:
-                found.append((each, own))
+                found.append((each, _within_schema(own)))
                 if own.limit == "seconds":  # none are left for the others
                     break
         return found
+
+
+_IN_TAG = re.compile(r".*?/tags/(\d+)/content/json_schema(?=/|$)")
+
+
+def _within_schema(error: ConstraintError) -> ConstraintError:
+    """Return an error about a schema in a tag as one about the schema alone."""
+    pointer = error.pointer or ""
+    found = _IN_TAG.match(pointer)
+    if found is not None:
+        error.pointer = pointer[found.end() :]
+    return error
+
+
+def _placed_in(each: Unenforced, functions: Sequence[Function]) -> Unenforced:
+    """Return what is not enforced in a tag of calls by the field of the request that it stands in."""
+    found = re.fullmatch(r"(.*/tags/(\d+)/content/json_schema)(.*)", each.pointer)
+    assert found is not None, "a schema stands in the tag of a function"
+    return each._replace(pointer=f"{functions[int(found[2])].param}#{found[3]}")
 
 
 def _with_calls(call: dict[str, Any], only: bool, parallel: bool) -> dict[str, Any]:
@@ -146,8 +178,11 @@ def _with_calls(call: dict[str, Any], only: bool, parallel: bool) -> dict[str, A
     return {"type": "structural_tag", "format": text}
 
 
-def constraint_of(asked: ChatRequest | CompletionRequest) -> Constraint | None:
-    """Return the constraint of a request's answer, None for free text. Raises Refused for several at a time."""
+def constraint_of(asked: ChatRequest | CompletionRequest, family: str = "hermes") -> Constraint | None:
+    """Return the constraint of a request's answer, None for free text. Raises Refused for several at a time.
+
+    family: of the model, which says how it writes calls of tools.
+    """
     found: list[Constraint] = []
     match asked.response_format:
         case ObjectFormat():
@@ -166,7 +201,7 @@ def constraint_of(asked: ChatRequest | CompletionRequest) -> Constraint | None:
     ]  # fmt: skip
     found += [Constraint(kind, each, name) for kind, name, each in guided if each is not None]
     if isinstance(asked, ChatRequest):
-        call = _call_of(asked)
+        call = _call_of(asked, family)
         found += [] if call is None else [call]
     if len(found) > 1:
         names = " and ".join(each.param for each in found)
@@ -205,7 +240,7 @@ def _structured(told: StructuredOutputs) -> list[Constraint]:
     return found
 
 
-def _call_of(asked: ChatRequest) -> Constraint | None:
+def _call_of(asked: ChatRequest, family: str) -> Constraint | None:
     """Return the constraint of tool calls, of text with calls, or of arguments; None if the request wants no calls."""
     tools, choice = asked.tools or [], asked.tool_choice
     names = [tool.function.name for tool in tools]
@@ -216,6 +251,16 @@ def _call_of(asked: ChatRequest) -> Constraint | None:
         return None
     if not tools:
         raise Refused("there are no tools to choose from", param="tool_choice")
+    left = list(range(len(tools)))
+    if isinstance(choice, AllowedChoice):
+        allowed, choice = [each.function.name for each in choice.allowed_tools.tools], choice.allowed_tools.mode
+        for at, name in enumerate(allowed):
+            if name not in names:
+                raise Refused(
+                    f"there is no function {name!r} among tools: {', '.join(names)}",
+                    param=f"tool_choice.allowed_tools.tools[{at}].function.name",
+                )
+        left = [at for at in left if names[at] in allowed]
     if isinstance(choice, NamedTool):
         if choice.function.name not in names:
             raise Refused(
@@ -223,14 +268,19 @@ def _call_of(asked: ChatRequest) -> Constraint | None:
                 param="tool_choice.function.name",
             )
         at = names.index(choice.function.name)
+        parameters, name = _parameters(tools[at], at), choice.function.name
         param = f"tools[{at}].function.parameters"
-        return Constraint("schema", _parameters(tools[at], at), param, tool=choice.function.name)
+        if family in FAMILIES:  # which has no form for arguments alone
+            one = Function(name, parameters, at, bool(tools[at].function.strict))
+            return Constraint("calls", [one], param, tool=name, only=True, parallel=False, family=family)
+        return Constraint("schema", parameters, param, tool=name)
     functions = [
         Function(tool.function.name, _parameters(tool, at), at, bool(tool.function.strict))
         for at, tool in enumerate(tools)
+        if at in left
     ]
     parallel = asked.parallel_tool_calls is not False
-    return Constraint("calls", functions, "tools", only=choice == "required", parallel=parallel)
+    return Constraint("calls", functions, "tools", only=choice == "required", parallel=parallel, family=family)
 
 
 def _parameters(tool: Tool, at: int) -> dict[str, Any]:

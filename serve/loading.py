@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 TINY = "maskwright-tiny"
 _WORDS = (b'{"', b'": ', b'": "', b'", "', b'"}', b"true", b"false", b"null", b", ", b"the ", b"ing ", b"and ")
-Chat = Callable[[list[dict[str, Any]], list[dict[str, Any]] | None], list[int]]
+Chat = Callable[[list[dict[str, Any]], list[dict[str, Any]] | None, Mapping[str, Any]], list[int]]
+_OWN = {"conversation", "messages", "tools", "tokenize", "add_generation_prompt", "chat_template"}  # of a template
 
 
 @dataclass
@@ -31,20 +32,23 @@ class Loaded:
     vocabulary: Vocabulary
     name: str
     encode: Callable[[str], list[int]]  # a prompt, with the token that begins every text
-    chat: Chat  # messages and tools
+    chat: Chat  # messages, tools and variables of the chat template
     context: int | None  # most tokens of prompt and answer together
     stop_ids: frozenset[int] = frozenset()  # tokens that end free text, beside the vocabulary's ends
     notes: list[str] = field(default_factory=list)  # for the operator, at start
+    calls: str = "hermes"  # the family of the model, by how it writes calls of tools
 
 
 def loaded(settings: ModelSettings) -> Loaded:
     """Return the model that settings name, or a small one made on the spot. Raises DataError, ConstraintError."""
     if settings.folder is None:
-        return tiny()
-    return load(
-        settings.folder, tokenizer=settings.tokenizer, eos=settings.eos, name=settings.name, device=settings.device,
-        dtype=settings.dtype,
-    )  # fmt: skip
+        found = tiny()
+    else:
+        found = load(
+            settings.folder, tokenizer=settings.tokenizer, eos=settings.eos, name=settings.name, device=settings.device,
+            dtype=settings.dtype,
+        )  # fmt: skip
+    return replace(found, calls=settings.calls)
 
 
 def tiny(seed: int = 0) -> Loaded:
@@ -165,10 +169,15 @@ def _of_transformers(tok: Any) -> tuple[Callable[[str], list[int]], Chat]:
         with lock:
             return [int(i) for i in tok(text)["input_ids"]]
 
-    def chat(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> list[int]:
+    def chat(
+        messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, variables: Mapping[str, Any]
+    ) -> list[int]:
+        for name in sorted(_OWN.intersection(variables)):
+            raise Refused(f"the server itself says what {name!r} is", param=f"chat_template_kwargs.{name}")
+        options = {"tools": tools, "tokenize": False, "add_generation_prompt": True}
         with lock:
             try:
-                text = tok.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
+                text = tok.apply_chat_template(messages, **options, **variables)
             except Exception as error:  # a template is a program with errors of its own
                 raise Refused(
                     f"the model's chat template does not take these messages: {_one_line(error)}", param="messages"
@@ -181,7 +190,14 @@ def _of_transformers(tok: Any) -> tuple[Callable[[str], list[int]], Chat]:
 def _joined(encode: Callable[[str], list[int]]) -> Chat:
     """Return an encoder of conversations for a model without a chat template."""
 
-    def chat(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> list[int]:
+    def chat(
+        messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, variables: Mapping[str, Any]
+    ) -> list[int]:
+        if variables:
+            raise Refused(
+                f"the model has no chat template that reads {', '.join(sorted(variables))}: leave it out",
+                param="reasoning_effort" if set(variables) == {"reasoning_effort"} else "chat_template_kwargs",
+            )
         lines = [f"tools: {json.dumps(tools)}"] if tools else []
         lines += [f"{message['role']}: {_said(message)}" for message in messages]
         return encode("\n".join([*lines, "assistant:"]))

@@ -259,6 +259,27 @@ class NamedTool(_Model):
     function: FunctionName
 
 
+class AllowedTool(_Model):
+    """A function that may be called."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+class AllowedTools(_Model):
+    """Some of the tools, and whether one of them must be called."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[AllowedTool], Field(min_length=1)]
+
+
+class AllowedChoice(_Model):
+    """Some of the tools, as if there were no others."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
 class ChatRequest(_Request):
     """POST /v1/chat/completions."""
 
@@ -267,8 +288,10 @@ class ChatRequest(_Request):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, _LOG_PROBS] | None = None
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedChoice | None = None
     parallel_tool_calls: bool | None = None  # false: an answer ends behind its first call
+    chat_template_kwargs: dict[str, Any] | None = None  # variables of the model's chat template
+    reasoning_effort: str | None = None  # one more of them
     store: Annotated[bool, AfterValidator(_nothing)] | None = None
     modalities: list[Literal["text"]] | None = None
 

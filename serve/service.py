@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from ..compile.cache.cache import Cache, NotCompiledError
@@ -22,13 +21,13 @@ from ..first_use import use
 from ..lazy.lazy_table import Compiled, LazyTable
 from ..runtime.host.matcher import Matcher
 from ..runtime.integrations.engine import Engine
-from .answers import Calls, ChatForm, Choice, CompletionForm, Form, OneCall, Part, call_marks, choice_of
+from .answers import AnyCalls, ChatForm, Choice, CompletionForm, Form, Part, choice_of, reader_of
 from .constraints import Constraint, Function, constraint_of
 from .fair_queue import Turns
 from .loading import Loaded
 from .metrics import Metrics, Now
 from .refusals import Refused, of_constraint, said
-from .requests import ChatRequest, CompletionRequest, NamedTool
+from .requests import ChatRequest, CompletionRequest
 from .settings import CacheSettings, Limits
 from .worker import Event, Job, Worker
 
@@ -52,7 +51,7 @@ class Plan:
     constraint: Constraint | None
     form: Form
     stops: list[str]
-    calls: Callable[[], OneCall | Calls | None]  # makes the reader of calls in an answer's text
+    calls: Callable[[], AnyCalls | None]  # makes the reader of calls in an answer's text
     options: dict[str, Any]  # of `Engine.add`, without max_tokens and seed
     max_tokens: int | None
     limit_param: str  # the field that gives max_tokens
@@ -209,8 +208,8 @@ class Service:
     async def plan(self, asked: ChatRequest | CompletionRequest) -> Plan:
         """Return a checked request. Raises Refused."""
         self._check(asked)
-        constraint = constraint_of(asked)
-        calls: Callable[[], OneCall | Calls | None] = _no_calls
+        constraint = constraint_of(asked, self.loaded.calls)
+        calls = reader_of(None, self.loaded.vocabulary)
         max_tokens, limit_param = asked.max_tokens, "max_tokens"
         form: Form
         if isinstance(asked, ChatRequest):
@@ -218,10 +217,7 @@ class Service:
                 if max_tokens not in (None, asked.max_completion_tokens):
                     raise Refused("max_tokens and max_completion_tokens differ: give one of them", param="max_tokens")
                 max_tokens, limit_param = asked.max_completion_tokens, "max_completion_tokens"
-            if isinstance(asked.tool_choice, NamedTool):
-                calls = partial(OneCall, asked.tool_choice.function.name)
-            elif constraint is not None and constraint.kind == "calls":
-                calls = partial(Calls, call_marks(self.loaded.vocabulary), only=constraint.only)
+            calls = reader_of(constraint, self.loaded.vocabulary)
             form = ChatForm(self.loaded.name, bool(asked.logprobs))
             prompts = [await asyncio.to_thread(self._read_chat, asked)]
         else:
@@ -270,7 +266,10 @@ class Service:
         if asked.tools and asked.tool_choice != "none":
             tools = [tool.model_dump(exclude_none=True) for tool in asked.tools]
         _check_text(json.dumps([messages, tools], ensure_ascii=False), "messages")
-        return self._checked(self.loaded.chat(messages, tools), "messages")
+        variables = dict(asked.chat_template_kwargs or {})
+        if asked.reasoning_effort is not None:
+            variables["reasoning_effort"] = asked.reasoning_effort
+        return self._checked(self.loaded.chat(messages, tools, variables), "messages")
 
     def _read_prompts(self, asked: CompletionRequest) -> list[list[int]]:
         given = asked.prompt
@@ -484,10 +483,6 @@ def _may_be_left_out(fault: tuple[Function, ConstraintError]) -> bool:
     """Whether a request goes on without a function: not if it is strict, nor if its schema is malformed."""
     function, error = fault
     return not function.strict and isinstance(error, SchemaError) and error.keyword is not None
-
-
-def _no_calls() -> None:
-    """Return no reader of calls: the answer's text has none."""
 
 
 def _check_text(text: str, param: str) -> None:

@@ -18,6 +18,7 @@ class ModelSettings:
     name: str | None = None  # for clients, if not the folder's
     device: str | None = None  # a GPU if there is one, else the CPU
     dtype: str = "auto"  # of the weights
+    calls: str = "hermes"  # the family of the model, by how it writes calls of tools: see `families.NAMES`
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from .link_pools import ACTION, EntryPool, LinkPools, copied_actions, empty_link
 from .linked_table import LinkedParts, OwnBases, linked_table
 from .pushdown_walk import BINDING, StatesToWalk, walk
 from .return_sites import resolve
-from .symbols import ADMIT_NONE, name_ends
+from .symbols import ADMIT_ANY, ADMIT_NONE, name_ends
 from .wide_rows import WideRows
 
 VERY_WIDE = 4096  # own edges from which on a row becomes a base: fewer are found sooner as they are
@@ -81,11 +81,12 @@ def link(library: LinkedLibrary, machine: PushdownMachine, source: str, depth: i
     template, template_site = machine.all_twins
     order = np.flatnonzero(walked).astype(np.int32)
     to_walk = StatesToWalk(order, template, template_site, np.zeros(states, np.uint64))
-    pools, symbols = walk(machine, to_walk, vocabulary, text, pools, symbols, ADMIT_NONE, meter)
+    admit = ADMIT_ANY if machine.closed else ADMIT_NONE  # a library's fragments say what may follow, but of DFAs here
+    pools, symbols = walk(machine, to_walk, vocabulary, text, pools, symbols, admit, meter)
     meter.check(states=states, bytes=pools.nbytes, doing=BINDING)
     pools, symbols, sites = resolve(
         machine, library.machine.num_sites, library.num_symbols, text, vocabulary.trie.longest, pools, symbols,
-        ADMIT_NONE, meter,
+        admit, meter,
     )  # fmt: skip
     pools, own_bases = _narrowed(pools, np.where(template[order] < 0, number[order], -1), number, vocabulary.size)
     parts = LinkedParts(library, machine, number, total, order, pools, symbols, sites, fragments, own_bases)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ...automata.deadline import look
-from .form import Choice, Grammar, Node, Region, Repeat, Rule, Sequence, Special, Terminal, Text
+from .form import Choice, Grammar, Graph, Node, Region, Repeat, Rule, Sequence, Special, Terminal, Text
 
 READING = "reading a grammar"
 
@@ -91,6 +91,7 @@ def _derives(node: Node, known: set[str], leaf: Callable[[Text | Terminal | Spec
         return node.low == 0 or _derives(node.item, known, leaf)
     if isinstance(node, Region):
         return leaf(node.opener) and _derives(node.body, known, leaf) and leaf(node.closer)
+    assert not isinstance(node, Graph), "it becomes rules before"
     return leaf(node)
 
 

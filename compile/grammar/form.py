@@ -76,7 +76,17 @@ class Region:
     closer: Text | Terminal
 
 
-Node = Text | Terminal | Special | Rule | Sequence | Choice | Repeat | Region
+@dataclass(frozen=True, eq=False, slots=True)
+class Graph:
+    """The ways from a state to another: edges (state, what is read, next state); a text may be empty."""
+
+    states: int
+    edges: tuple[tuple[int, Text | Terminal | Special, int], ...]
+    start: int
+    end: int
+
+
+Node = Text | Terminal | Special | Rule | Sequence | Choice | Repeat | Region | Graph
 
 EMPTY = Sequence(())
 

@@ -75,6 +75,10 @@ class ShortestTexts:
         self._bytes = _Bytes(sizes, nesting, self._frames)
         self._gave_up = False
 
+    def scalars(self, value: Value) -> Least:
+        """Return the bytes of a value's shortest texts that are no objects and no arrays, by label."""
+        return self._bytes.sizes.scalars(value)
+
     def after(self, anchor: Anchor) -> tuple[Least, Least]:
         """Return the bytes of a text from an anchor to the end of its object or array, by label, and its frames.
 

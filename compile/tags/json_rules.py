@@ -20,7 +20,7 @@ from ...automata.labelled import Labelled
 from ...automata.minimize import canonical
 from ...automata.state_ranges import RETURN
 from ..grammar import form
-from ..grammar.form import EMPTY, Choice, Node, Repeat, Rule, Terminal, Text
+from ..grammar.form import EMPTY, Choice, Graph, Node, Repeat, Rule, Terminal, Text
 from ..json_schema.escapes import escaped, has_spellings, quoted
 from ..json_schema.fragments import ending_freely
 from ..json_schema.key_classes import partition
@@ -291,6 +291,40 @@ class Rules:
             rows[state] = rest[0]
             class_of, codes = _BYTES, np.concatenate((rows, rest[1:]))
         return _quoted_dfa(class_of, codes, label, self.meter)
+
+
+def without_graphs(node: Node, graphs: dict[str, Graph]) -> Node:
+    """Return a node in which rules stand for graphs, and add these by the rules' names."""
+    if isinstance(node, Graph):
+        name = f"\0graph {len(graphs)} "
+        graphs[name] = node
+        return Rule(f"{name}{node.start}")
+    if isinstance(node, (form.Sequence, Choice)):
+        return type(node)(tuple(without_graphs(item, graphs) for item in node.items))
+    return Repeat(without_graphs(node.item, graphs), node.low, node.high) if isinstance(node, Repeat) else node
+
+
+def rules_of(graph: Graph, name: str) -> dict[str, Node]:
+    """Return the rules of a graph's states: what may be read from each."""
+    ways: list[list[Node]] = [[] for _ in range(graph.states)]
+    ways[graph.end].append(EMPTY)
+    for state, read, to in graph.edges:
+        behind = Rule(f"{name}{to}")
+        ways[state].append(behind if isinstance(read, Text) and not read.data else form.Sequence((read, behind)))
+    alive = {graph.end}
+    before = [(to, state) for state, _, to in graph.edges]
+    while more := {state for to, state in before if to in alive} - alive:
+        alive |= more
+    return {
+        f"{name}{state}": Choice(tuple(way for way in ways[state] if way is EMPTY or _to(way, name) in alive))
+        for state in alive
+    }
+
+
+def _to(way: Node, name: str) -> int:
+    rule = way.items[-1] if isinstance(way, form.Sequence) else way
+    assert isinstance(rule, Rule)
+    return int(rule.name.removeprefix(name))
 
 
 @lru_cache(maxsize=1)

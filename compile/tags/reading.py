@@ -14,6 +14,7 @@ in XGrammar; with `at_least`, which is ours, there may be free text before.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -23,7 +24,7 @@ from ...automata import ops
 from ...automata.budget import Budget, Meter
 from ...automata.dfa import Dfa
 from ...errors import Advice, ConstraintError, GrammarError, RegexError
-from ...vocabulary.vocabulary import Vocabulary
+from ...vocabulary.vocabulary import MARKS, Vocabulary
 from ..grammar import form
 from ..grammar.analysis import check_productive
 from ..grammar.form import EMPTY, Choice, Grammar, Node, Repeat, Rule, Special, Terminal, Text
@@ -37,7 +38,9 @@ from .control_tokens import ControlTokens, token_name
 from .ending import ended
 from .occurrences import Ends, Occurrences
 from .openings import Openings
+from .parameters import Schema, Spelling
 from .stretches import NeverError, Sealed, Stretches
+from .styles import STYLES
 
 _START = "\0text"
 
@@ -46,12 +49,12 @@ _START = "\0text"
 class Reading:
     """What text with tags derives, and the schemas of the JSON values in it.
 
-    schemas: each with its JSON Pointer, and whether members may come in any order. tokens: those that are a byte of
+    schemas: in the order of their symbols. tokens: those that are a byte of
     `MARKS` in texts of the grammar, in that order.
     """
 
     grammar: Grammar
-    schemas: tuple[tuple[Any, str, bool], ...] = ()
+    schemas: tuple[Schema, ...] = ()
     tokens: tuple[int, ...] = ()
 
 
@@ -85,11 +88,10 @@ def read_tags(source: Mapping[str, Any], meter: Meter, vocabulary: Vocabulary) -
 
 KINDS = (
     "const_string", "json_schema", "regex", "grammar", "any_text", "token", "sequence", "or", "optional", "plus",
-    "star", "repeat", "tag", "triggered_tags", "token_triggered_tags", "tags_with_separator",
+    "star", "repeat", "tag", "triggered_tags", "token_triggered_tags", "tags_with_separator", "qwen_xml_parameter",
 )  # fmt: skip
 _MOST_CHARS = 10**9
 REFUSED = {
-    "qwen_xml_parameter": "parameters written as XML are not supported: take json_schema, or a regex of the parameters",
     "dispatch": "write it as triggered_tags, each pattern the begin of a tag",
     "token_dispatch": "write it as token_triggered_tags, each token the begin of a tag",
     "exclude_token": "which token a text is written in is not constrained: say which texts may stand here",
@@ -103,6 +105,7 @@ class _Around(NamedTuple):
     ends: Ends  # of the tag that it stands in
     nexts: Ends | None  # with one of these texts what follows begins; None where no text must follow
     alone: bool = False  # the tag has other ends, for which its content is read again
+    begin: bytes = b""  # of the tag that it stands in
 
 
 _NOTHING = _Around((), None)
@@ -122,7 +125,7 @@ class _Reader:
     tokens: ControlTokens
     openings: Openings
     rules: dict[str, Node] = field(default_factory=dict)
-    schemas: list[tuple[Any, str, bool]] = field(default_factory=list)
+    schemas: list[Schema] = field(default_factory=list)
     known: dict[str, int] = field(default_factory=dict)  # numbers of schemas by what they say
     grammars: int = 0
 
@@ -200,25 +203,47 @@ class _Reader:
 
     def _json_schema(self, value: Mapping[str, Any], where: str, around: _Around) -> Node:
         fields_of(value, where, {"type", "json_schema"}, ("style", "any_order", "max_whitespace_cnt", "excludes"))
-        if value.get("style", "json") != "json":
-            refuse(f"{where}/style", f"values are written as JSON, not as {shown(value['style'])}")
-        any_order = flag_at(value, "any_order", where)
+        any_order, name = flag_at(value, "any_order", where), value.get("style", "json")
         if value.get("max_whitespace_cnt") is not None:
             refuse(f"{where}/max_whitespace_cnt", "where white space may stand is said for all: whitespace='compact'")
-        if value.get("excludes") is not None and texts_at(value["excludes"], f"{where}/excludes"):
-            refuse(f"{where}/excludes", "texts are excluded from strings by the schema: give them a pattern")
-        return self._value(value["json_schema"], f"{where}/json_schema", any_order)
+        excluded = [] if value.get("excludes") is None else texts_at(value["excludes"], f"{where}/excludes")
+        if name == "json":
+            if excluded:
+                refuse(f"{where}/excludes", "texts are excluded from strings by the schema: give them a pattern")
+            return self._value(value["json_schema"], f"{where}/json_schema", any_order)
+        return self._styled(value["json_schema"], f"{where}/json_schema", name, around, excluded, any_order)
 
-    def _value(self, schema: object, where: str, any_order: bool = False) -> Node:
+    def _qwen_xml_parameter(self, value: Mapping[str, Any], where: str, around: _Around) -> Node:
+        fields_of(value, where, {"type", "json_schema"})
+        return self._styled(value["json_schema"], f"{where}/json_schema", "qwen_xml", around, [], False)
+
+    def _styled(
+        self, schema: object, where: str, name: object, around: _Around, excluded: list[str], any_order: bool
+    ) -> Node:  # fmt: skip
+        """Return the symbol of parameters in a style. excluded: what no value holds, beside what the style names."""
+        if not isinstance(name, str) or name not in STYLES:
+            at = where.removesuffix("json_schema")
+            refuse(f"{at}style", f"the style is one of json, {', '.join(STYLES)}, not {shown(name)}")
+        style = STYLES[name]
+        texts = {text: self.tokens.spelled(text, where) for text in style.texts}
+        ends = [end.decode() for end in around.ends if not set(end) & set(MARKS)]
+        held = "|".join((*style.ends, *(re.escape(text) for text in (*excluded, *ends) if text)))
+        lines = style.cuts_one and around.begin.endswith(b"\n")
+        return self._value(schema, where, any_order, Spelling(name, style, held, lines, texts))
+
+    def _value(self, schema: object, where: str, any_order: bool = False, spelling: Spelling | None = None) -> Node:
         if not isinstance(schema, (Mapping, bool, str, bytes, bytearray, type)):
             refuse(where, f"a schema is an object, true or false, not {shown(schema)}")
         try:
             contents = read(dict(schema) if isinstance(schema, Mapping) else schema, where)
         except TypeError as error:
             raise TypeError(f"{where}: {error}") from None
-        number = self.known.setdefault(hash_of(contents, None, any_order), len(self.schemas))
+        key = hash_of(contents, None, any_order)
+        if spelling is not None:
+            key += f" {spelling.name} {spelling.lines} {spelling.held}"
+        number = self.known.setdefault(key, len(self.schemas))
         if number == len(self.schemas):
-            self.schemas.append((contents, where, any_order))
+            self.schemas.append((contents, where, any_order, spelling))
         return Special(f"{VALUE}{number}")
 
     def _grammar(self, value: Mapping[str, Any], where: str, around: _Around) -> Node:
@@ -309,17 +334,19 @@ class _Reader:
         content, inside = value["content"], f"{where}/content"
         if b"" in ends:  # nothing says where it ends but the content itself
             behind = Choice(tuple(map(Text, ends)))
-            return first, form.Sequence((self.format(content, inside, _NOTHING), behind))
+            return first, form.Sequence((self.format(content, inside, _NOTHING._replace(begin=first)), behind))
         stretches = Stretches(ends, inside, self.tokens.shown, self.meter)
         try:
-            return first, stretches.closed(self.format(content, inside, _Around(ends, ends)), ends)
+            return first, stretches.closed(self.format(content, inside, _Around(ends, ends, begin=first)), ends)
         except _UnequalError as error:
             if error.nexts != ends or len(ends) == 1:
                 raise
         ways, lost = [], None
         for each in ends:  # what may stand before one of them is another thing than before the others
             try:
-                ways.append(stretches.closed(self.format(content, inside, _Around(ends, (each,), True)), (each,)))
+                ways.append(
+                    stretches.closed(self.format(content, inside, _Around(ends, (each,), True, first)), (each,))
+                )
             except NeverError as error:
                 lost = error
         if not ways and lost is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 
 from ...automata.content_bytes import NO_WAY, bytes_of
 from ...automata.pushdown import PushdownMachine
-from ...automata.state_ranges import KEYS, STRINGS, TEXTS
+from ...automata.state_ranges import DEAD, KEEP, KEYS, RETURN, STRINGS, TEXTS
 from ...automata.word_tries import USE_SITE
 from ..protocol import Stack
 from .shortest_ends import FRAME, AnchorOf, LibraryEnds, SearchError, ShortestEnds
 
 _MOST_TOKENS = 8192  # that are followed one by one
+_FEW_TOKENS = 64  # that are followed so where the others could be followed together
+_MOST_STATES = 64  # from which it is kept where all tokens lead
+_DIES, _LEAVES = -1, -2  # in place of the state that a token leads to within rows
 _MOST_SEARCHED = 10_000  # states that one question looks at, which takes some tenths of a second
 
 _TOO_FAR = (SearchError, RecursionError)  # the latter where parts are nested deeper than Python's stack
@@ -50,15 +53,21 @@ class EndRule(NamedTuple):
 class EndBounds:
     """Bounds for a budget of tokens, of a machine that is read as it is.
 
-    Every byte must be a token: then a text of n bytes can be written in n tokens. quoted: see `LibraryBounds`. follow:
-    returns where a token leads, from a state, the token, and the open sites, int32, as bytes.
+    Every byte must be a token: then a text of n bytes can be written in n tokens. quoted: see `LibraryBounds`. texts:
+    the bytes of all tokens, and where each token's begin. follow: returns where a token leads, from a state, the token,
+    and the open sites, int32, as bytes.
     """
 
     def __init__(
         self, machine: PushdownMachine, shortest: ShortestEnds, quoted: NDArray[np.uint32],
-        follow: Callable[[int, int, bytes], _Next],
+        texts: tuple[NDArray[np.uint8], NDArray[np.int64]], follow: Callable[[int, int, bytes], _Next],
     ) -> None:  # fmt: skip
         self._machine, self._shortest, self._quoted, self._follow = machine, shortest, quoted, follow
+        self._bytes, self._start = texts
+        self._lead: dict[int, NDArray[np.int32]] = {}  # by state, where each token leads
+        self._leaving: dict[int, NDArray[np.int64]] = {}  # by state of a closed DFA, the tokens that leave it
+        self._having: dict[int, NDArray[np.int64]] = {}  # by byte, the tokens that have it
+        self._sizes: dict[int, NDArray[np.int64]] = {}  # by first state of a closed DFA: `_sizes_of`
         self._next: dict[tuple[int, int], list[_Next]] = {}  # by state and the site on top
 
     def nearest(self, node: int, stack: Stack) -> int:
@@ -69,10 +78,10 @@ class EndBounds:
         except _TOO_FAR:
             return NO_WAY
 
-    def farthest(self, node: int, stack: Stack, mask: NDArray[np.uint32]) -> int:
+    def farthest(self, node: int, stack: Stack, mask: Callable[[], NDArray[np.uint32]]) -> int:
         """Return the most that `nearest` is behind one of the tokens of a mask, those allowed next, or more.
 
-        -1 where none is, `NO_WAY` or more where that is not known. An end token must not be among them.
+        -1 where none is, `NO_WAY` or more where that is not known. mask: makes it, without tokens that end a text.
         """
         self._shortest.left = _MOST_SEARCHED
         try:
@@ -80,11 +89,16 @@ class EndBounds:
         except _TOO_FAR:
             return NO_WAY
 
-    def _farthest(self, node: int, stack: Stack, mask: NDArray[np.uint32]) -> int:
-        most = self._within(node, self._far(stack))
+    def _farthest(self, node: int, stack: Stack, mask: Callable[[], NDArray[np.uint32]]) -> int:
+        closed = self._closed(node)
+        most = self._within(node, self._far(stack)) if closed is None else self._inside(closed, self._far(stack))
         places = self._next.get((node, stack.site))
         if places is None:
-            places = self._followed(node, stack, mask & self._quoted if most >= 0 else mask)
+            if closed is not None:
+                tokens = self._leave(node, closed[2])
+            else:
+                tokens = _tokens_of(mask() & self._quoted if most >= 0 else mask())
+            places = self._followed(node, stack, tokens)
             if places is None:
                 return NO_WAY
             if all(popped < 2 for _, popped, _ in places):  # whatever lies further below
@@ -97,9 +111,8 @@ class EndBounds:
         """Return the tokens of a mask behind which `nearest` is below room."""
         sites: bytes = stack.sites()
         known: dict[_Next, bool] = {}
-        found = np.zeros_like(mask)
-        for token in _tokens_of(mask):
-            place = self._follow(node, token, sites)
+
+        def is_near(place: _Next) -> bool:
             near = known.get(place)
             if near is None:
                 self._shortest.left = _MOST_SEARCHED
@@ -108,9 +121,16 @@ class EndBounds:
                 except _TOO_FAR:
                     near = False
                 known[place] = near
-            if near:
-                found[token >> 5] |= np.uint32(1 << (token & 31))
-        return found
+            return near
+
+        tokens = _tokens_of(mask)
+        found: list[int] = []
+        if node < KEYS and tokens.size > _FEW_TOKENS:
+            ends = self._leads(node)[tokens]
+            states = [state for state in np.unique(ends[ends >= 0]).tolist() if is_near((state, 0, ()))]
+            found, tokens = tokens[np.isin(ends, states)].tolist(), tokens[ends == _LEAVES]
+        found += [token for token in tokens.tolist() if is_near(self._follow(node, token, sites))]
+        return _mask_of(found, mask)
 
     def _nearest_behind(self, stack: Stack, place: _Next) -> int:
         """Return `nearest` behind a token."""
@@ -122,13 +142,93 @@ class EndBounds:
             far = self._behind(site, far)
         return self._nearest(state, far)
 
-    def _followed(self, node: int, stack: Stack, mask: NDArray[np.uint32]) -> list[_Next] | None:
-        """Return where tokens lead, each place once; None if they are too many to follow."""
-        tokens = _tokens_of(mask)
-        if len(tokens) > _MOST_TOKENS:
+    def _followed(self, node: int, stack: Stack, tokens: NDArray[np.int64]) -> list[_Next] | None:
+        """Return where tokens lead that are read, each place once; None if they are too many to follow."""
+        found = set[_Next]()
+        if node < KEYS and tokens.size > _MOST_TOKENS:
+            ends = self._leads(node)[tokens]
+            found = {(state, 0, ()) for state in np.unique(ends[ends >= 0]).tolist()}
+            tokens = tokens[ends == _LEAVES]
+        if node < KEYS and tokens.size > _FEW_TOKENS:
+            leads = [] if stack.below is None else self._shortest.leads(stack.site)
+            ends, popped = self._followed_in_rows(node, tokens, leads)
+            both = np.unique(2 * ends[ends >= 0].astype(np.int64) + popped[ends >= 0])
+            found |= {(end >> 1, end & 1, ()) for end in both.tolist()}
+            tokens = tokens[ends == _LEAVES]
+        if tokens.size > _MOST_TOKENS:
             return None
         sites: bytes = stack.sites()
-        return list({self._follow(node, token, sites) for token in tokens})
+        found |= {self._follow(node, token, sites) for token in tokens.tolist()}
+        return [place for place in found if place[0] >= 0]
+
+    def _leads(self, node: int) -> NDArray[np.int32]:
+        """Return where each token leads from a state, (V,): see `_followed_in_rows`."""
+        found = self._lead.get(node)
+        if found is None:
+            if len(self._lead) >= _MOST_STATES:
+                self._lead.clear()
+            found = self._lead[node] = self._followed_in_rows(node, np.arange(self._start.size - 1))[0]
+        return found
+
+    def _followed_in_rows(
+        self, node: int, tokens: NDArray[np.int64], leads: Sequence[int] = ()
+    ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """Return the state that each token leads to from one, and whether it pops a site: all at once, byte by byte.
+
+        leads: where the site on top leads by label; () if none is to be popped. The state is `_DIES` for a token that
+        is not read, and `_LEAVES` where it opens a fragment, pops more, or comes to a state without a row.
+        """
+        rows = self._machine.arrays()[0]
+        behind = np.array([*(state if state >= 0 else _LEAVES for state in leads), _LEAVES], np.int32)
+        start, length = self._start[tokens], self._start[tokens + 1] - self._start[tokens]
+        found, popped = np.where(length > 0, np.int32(node), np.int32(_DIES)), np.zeros(tokens.size, np.bool_)
+        live, k = np.flatnonzero(length > 0), 0
+        while live.size:
+            codes = rows[found[live], self._bytes[start[live] + k]]
+            to = np.where(codes > 0, codes, np.where(codes == DEAD, _DIES, _LEAVES))
+            ends = (codes <= RETURN) & (codes > KEEP) & ~popped[live]
+            if ends.any():
+                to[ends] = behind[np.minimum(RETURN - codes[ends], behind.size - 1)]
+                popped[live[ends]] = True
+            k += 1
+            on = length[live] > k
+            to[on & (to >= KEYS)] = _LEAVES
+            found[live] = to
+            live = live[on & (to >= 0)]
+        return found, popped
+
+    # ---------------------------------------------------------------------------------------------- closed DFAs
+
+    def _closed(self, node: int) -> tuple[int, int, int] | None:
+        """Return the closed DFA that a state belongs to: see `PushdownMachine.closed`."""
+        closed = self._machine.closed
+        at = bisect_right(closed, node, key=lambda each: each[0]) - 1
+        return closed[at] if at >= 0 and node < closed[at][1] else None
+
+    def _inside(self, closed: tuple[int, int, int], far: Far) -> int:
+        """Return the most bytes to an end from within a closed DFA."""
+        first, stop, _ = closed
+        sizes = self._sizes.get(first)
+        if sizes is None:
+            ends = [self._shortest.ends(state) for state in range(first, stop)]
+            labels = 1 + max((label for each in ends for label in each), default=0)
+            sizes = np.array([[each.get(label, NO_WAY) % FRAME for label in range(labels)] for each in ends], np.int64)
+            self._sizes[first] = sizes
+        labels = min(sizes.shape[1], len(far) - 1)
+        return (
+            int((sizes[:, :labels] + np.array(far[1 : 1 + labels], np.int64)).min(axis=1).max()) if labels else NO_WAY
+        )
+
+    def _leave(self, node: int, byte: int) -> NDArray[np.int64]:
+        """Return the tokens that may leave a closed DFA from a state. byte: with which all its texts end."""
+        found = self._leaving.get(node)
+        if found is None:
+            having = self._having.get(byte)
+            if having is None:
+                at = np.flatnonzero(self._bytes == byte)
+                having = self._having[byte] = np.unique(np.searchsorted(self._start, at, "right") - 1)
+            found = self._leaving[node] = having[self._followed_in_rows(node, having)[0] == _LEAVES]
+        return found
 
     def _nearest(self, state: int, far: Far) -> int:
         """Return the least bytes from a state, over the ways in which its fragment may end."""
@@ -178,9 +278,16 @@ class EndBounds:
         return shortest.library.longest_string + other if use[USE_SITE] < 0 else -1
 
 
-def _tokens_of(mask: NDArray[np.uint32]) -> list[int]:
-    """Return the tokens of a mask, most of whose words are 0."""
+def _tokens_of(mask: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Return the tokens of a mask."""
     words = np.flatnonzero(mask)
     at, bit = np.nonzero(mask[words, None] >> np.arange(32, dtype=np.uint32) & np.uint32(1))
-    found: list[int] = (32 * words[at] + bit).tolist()
+    found: NDArray[np.int64] = 32 * words[at] + bit
+    return found
+
+
+def _mask_of(tokens: Sequence[int] | NDArray[np.int64], like: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return the mask of some tokens, as large as another."""
+    found, each = np.zeros_like(like), np.array(tokens, np.int64)
+    np.bitwise_or.at(found, each >> 5, np.uint32(1) << (each & 31).astype(np.uint32))
     return found

@@ -99,6 +99,7 @@ class LazyPushdown:
         self._levels = int(memory.header[AT_LEVELS])
         self._scratch_at = 0
         self._tokens, self._has_eos = parts.vocabulary.tokens, parts.vocabulary.eos is not None
+        self._texts = parts.vocabulary.token_bytes, parts.vocabulary.token_offset
         self._any_string, self._counted, self.string_masks = parts.any_string, parts.counted, parts.string_masks
         self._content_numbers: dict[int, int] = {}  # of contents, in `StringMaskCache`
         self._noted_bases: list[Base] = []  # from which masks differ in few words
@@ -369,8 +370,9 @@ class LazyPushdown:
         Frames must not be about to run out.
         """
         with self._lock:
-            mask, _, _ = self.mask(node, stack.sites(), -1)
-            return self._bounds().farthest(node, stack, self._without_eos(mask))
+            return self._bounds().farthest(
+                node, stack, lambda: self._without_eos(self.mask(node, stack.sites(), -1)[0])
+            )
 
     def within(self, node: int, stack: Stack, frames: int, room: int) -> NDArray[np.uint32]:
         """Return the mask of the tokens behind which `nearest` is below room, and of EOS, read-only.
@@ -410,7 +412,7 @@ class LazyPushdown:
                 self.machine, library.ends, anchor_of(), lambda state: growth.reach(state, _FEW_AT_ONCE),
                 self._any_string, len(self._counted.rows),
             )  # fmt: skip
-            self._end_bounds = EndBounds(self.machine, shortest, library.quoted, follow)
+            self._end_bounds = EndBounds(self.machine, shortest, library.quoted, self._texts, follow)
         return self._end_bounds
 
     # ----------------------------------------------------------------------------------------------- tokens

@@ -34,7 +34,8 @@ def test_without_options_the_settings_are_the_usual_ones(started):
 def test_every_option_is_one_setting(started, tmp_path):
     options = {
         "--model": tmp_path, "--tokenizer": tmp_path, "--eos": 7, "--name": "it", "--device": "cuda:1",
-        "--dtype": "bfloat16", "--host": "0.0.0.0", "--port": 81, "--rows": 2, "--max-queue": 3, "--max-tokens": 4,
+        "--dtype": "bfloat16", "--calls": "glm_4_7",
+        "--host": "0.0.0.0", "--port": 81, "--rows": 2, "--max-queue": 3, "--max-tokens": 4,
         "--max-schema-bytes": 5, "--max-body-bytes": 6, "--compile-processes": 8, "--budget-states": 9,
         "--budget-seconds": 1.5, "--budget-bytes": 10, "--whitespace": "compact", "--cache-dir": tmp_path / "c",
         "--cache-bytes": 11, "--cache-dir-bytes": 12, "--grace": 2.5, "--allow": "format",
@@ -47,7 +48,7 @@ def test_every_option_is_one_setting(started, tmp_path):
     settings = started(*[word for pair in options.items() for word in pair], *flags)
     budget = mw.Budget(states=9, seconds=1.5, bytes=10)
     assert settings == Settings(
-        model=ModelSettings(tmp_path, tmp_path, 7, "it", "cuda:1", "bfloat16"),
+        model=ModelSettings(tmp_path, tmp_path, 7, "it", "cuda:1", "bfloat16", "glm_4_7"),
         limits=Limits(2, 3, 4, 5, 6, 8, budget, grace_seconds=2.5, whitespace="compact", allow=("format",)),
         cache=CacheSettings(11, tmp_path / "c", 12),
         access=Access(

@@ -354,7 +354,7 @@ def talkative():
     loaded = loading.tiny()
     words = (*loaded.vocabulary.tokens, b"<tool_call>", b"\n</tool_call>")
     loaded.vocabulary = mw.Vocabulary.from_bytes(words, eos=0)
-    loaded.encode, loaded.chat = loaded.vocabulary.encode, lambda messages, tools: [1, 2, 3]
+    loaded.encode, loaded.chat = loaded.vocabulary.encode, lambda *_: [1, 2, 3]
     loaded.model.resize_token_embeddings(len(words), mean_resizing=False)
     with torch.no_grad():  # new rows are drawn from whatever the tests before have left of a generator
         for rows in (loaded.model.get_input_embeddings().weight, loaded.model.get_output_embeddings().weight):
@@ -428,7 +428,7 @@ def test_marks_of_calls_that_are_control_tokens_are_these_tokens():
     first = len(words) - 2
     special = {"<tool_call>": first, "</tool_call>": first + 1}
     loaded.vocabulary = mw.Vocabulary.from_bytes(words, eos=0, special=special)
-    loaded.encode, loaded.chat = loaded.vocabulary.encode, lambda messages, tools: [1, 2, 3]
+    loaded.encode, loaded.chat = loaded.vocabulary.encode, lambda *_: [1, 2, 3]
     loaded.model.resize_token_embeddings(len(words), mean_resizing=False)
     liked = torch.zeros(len(words))
     liked[first] = 3.0
@@ -532,7 +532,7 @@ def test_a_conversation_with_calls_is_read(client):
     ]  # fmt: skip
     for choice in ("none", "required"):
         out = client.chat.completions.create(
-            model=loading.TINY, messages=messages, tools=TOOLS, tool_choice=choice, max_tokens=50
+            model=loading.TINY, messages=messages, tools=TOOLS, tool_choice=choice, max_tokens=90
         )
         assert (out.choices[0].message.tool_calls is None) == (choice == "none")
 
@@ -1183,7 +1183,7 @@ def test_a_model_is_loaded_from_its_folder(folder):
     assert loaded.stop_ids == {70}  # is text, which constraints need
     assert loaded.vocabulary.ends == (loaded.vocabulary.size - 6, loaded.vocabulary.size - 3)
     assert any("no chat template" in note for note in loaded.notes)
-    text = loaded.vocabulary.decode(loaded.chat([{"role": "user", "content": "hello"}], None)).decode()
+    text = loaded.vocabulary.decode(loaded.chat([{"role": "user", "content": "hello"}], None, {})).decode()
     assert text == "user: hello\nassistant:"
     with running(loaded, Limits(max_tokens=200)) as one:
         client = client_of(one)
@@ -1211,12 +1211,12 @@ def test_a_chat_template_is_followed_and_may_refuse(folder, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     loaded = loading.load(folder, tokenizer=tmp_path, device="cpu")
     assert not loaded.notes
-    assert loaded.vocabulary.decode(loaded.chat(HELLO, None)) == b"<user>hello<bot>"
-    assert loaded.vocabulary.decode(loaded.chat(HELLO, TOOLS)) == b"<user>helloweather<bot>"
+    assert loaded.vocabulary.decode(loaded.chat(HELLO, None, {})) == b"<user>hello<bot>"
+    assert loaded.vocabulary.decode(loaded.chat(HELLO, TOOLS, {})) == b"<user>helloweather<bot>"
     from maskwright.serve.refusals import Refused
 
     with pytest.raises(Refused, match="no system here"):
-        loaded.chat([{"role": "system", "content": "x"}], None)
+        loaded.chat([{"role": "system", "content": "x"}], None, {})
 
 
 def test_a_service_can_be_asked_without_http():

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 import maskwright as mw
 from maskwright.automata.budget import Budget
 from maskwright.compile.grammar.build import compile_form
-from maskwright.compile.grammar.form import Grammar, Special
-from maskwright.compile.grammar.special_tokens import VALUE
+from maskwright.compile.grammar.form import Grammar
 from maskwright.compile.json_schema.approximations import Approximations
 from maskwright.compile.json_schema.request import request
 from maskwright.compile.tags.build import compile_structural_tag
+from maskwright.compile.tags.value_machine import Symbols
 from maskwright.compile.tags.values import value_of, with_rules
 from tests.strategies.odd_schemas import schemas as odd_schemas
 from tests.strategies.random_schemas import schemas
@@ -26,13 +26,14 @@ from tests.support.json_texts import LAYOUTS, LONG, PIECES, RANDOM, TIMES, token
 WHOLE = {"recursion", "nested arrays", "a choice by label", "labels of items", "keys by patterns", "at most"}
 """Pieces whose tables are looked at as well."""
 assert set(PIECES) >= WHOLE
-GRAMMAR = Grammar({"start": Special(f"{VALUE}0")}, "start")
 
 
 def as_rules(schema: Any, vocab: mw.Vocabulary, **options: Any) -> mw.TransitionTable:
     meter = Budget().begin()
     asked = request(schema, **options)
-    form = with_rules(GRAMMAR, [value_of(asked.contents, Approximations(), asked, meter)], asked, meter)
+    symbols = Symbols()
+    value = symbols.of(value_of(asked.contents, Approximations(), asked, meter), 0, "")
+    form = with_rules(Grammar({"start": value}, "start"), symbols, asked, meter)
     return compile_form(form, vocab, source="rules", meter=meter)
 
 

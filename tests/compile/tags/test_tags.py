@@ -15,13 +15,15 @@ from maskwright.automata.budget import Budget
 from maskwright.compile.bind import link
 from maskwright.compile.grammar import build as grammars
 from maskwright.compile.grammar.build import compile_form
-from maskwright.compile.grammar.special_tokens import spelt
+from maskwright.compile.grammar.form import Grammar
+from maskwright.compile.grammar.special_tokens import VALUE, replaced, spelt
 from maskwright.compile.json_schema.approximations import Approximations
 from maskwright.compile.json_schema.request import request
 from maskwright.compile.tags.build import compile_structural_tag
 from maskwright.compile.tags.reading import read_tags
 from maskwright.compile.tags.tagged_text import SpecialToken, Tag, TaggedText, plain
-from maskwright.compile.tags.values import compile_values, value_of, with_rules
+from maskwright.compile.tags.value_machine import Symbols
+from maskwright.compile.tags.values import compile_values, node_of, with_rules
 from tests.oracles.naive_tags import SPECIAL, accepts
 
 NAMES = {"<|x|>": SPECIAL[0], "<|y|>": SPECIAL[1], "<t>": SPECIAL[2]}  # the last has bytes
@@ -92,11 +94,14 @@ def by_rules(tag: dict[str, Any], vocab: mw.Vocabulary) -> mw.TransitionTable:
     reading = read_tags(plain(tag), meter, vocab)
     grammar, marked = spelt(reading.grammar, vocab, reading.tokens)
     asked = request(True, whitespace="compact")
-    values = [
-        value_of(contents, Approximations(within=where), asked, meter, any_order)
-        for contents, where, any_order in reading.schemas
-    ]
-    return compile_form(with_rules(grammar, values, asked, meter), marked, source="rules", meter=meter)
+    symbols = Symbols()
+    nodes = {
+        f"{VALUE}{j}": node_of(schema, Approximations(within=schema[1]), symbols, asked, meter)
+        for j, schema in enumerate(reading.schemas)
+    }
+    rules = {name: replaced(body, nodes) for name, body in grammar.rules.items()}
+    form = with_rules(Grammar(rules, grammar.start), symbols, asked, meter)
+    return compile_form(form, marked, source="rules", meter=meter)
 
 
 # ------------------------------------------------------------------------------------------------ random formats
@@ -509,8 +514,8 @@ ERRORS: list[tuple[Any, str]] = [
     (triggered(at_least_one=1), "/format/at_least_one: true or false is needed, not 1"),
     (triggered(at_least=2, stop_after_first=True), "the first tag cannot be the last of at least 2"),
     (triggered(excludes=["<a"]), "cannot be a trigger and excluded as well"),
-    (a_tagged({"type": "qwen_xml_parameter", "json_schema": {}}), "'qwen_xml_parameter' is not supported"),
-    (a_tagged({**NUMBER, "style": "glm_xml"}), "/content/style: values are written as JSON"),
+    (a_tagged({"type": "qwen_xml_parameter", "json_schema": {"type": "null"}}), "parameters are an object, and the"),
+    (a_tagged({**NUMBER, "style": "hermes"}), "/content/style: the style is one of json, qwen_xml, .*, not the string"),
     (a_tagged({"type": "any_text", "max_tokens": 3}), "/content/max_tokens: tokens within a text are not counted"),
     (a_tagged({"type": "regex", "pattern": "(a"}), "(?s)^/format/tags/0/content/pattern: .*\\^"),
     (a_tagged({"type": "regex", "pattern": "a", "flags": 3}), "/content/flags: a text is needed"),
