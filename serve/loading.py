@@ -111,7 +111,7 @@ def load(
             eos = ends[0]
         vocabulary = Vocabulary.from_transformers(tok, size=size, eos=eos).with_ends(ends)
         begins = None if tok.bos_token_id is None else [int(tok.bos_token_id)]
-        encode, chat = _of_transformers(tok)
+        encode, chat = of_transformers(tok)
         if not getattr(tok, "chat_template", None):
             chat = _joined(encode)
             notes.append(_NO_TEMPLATE.format(source))
@@ -161,7 +161,7 @@ def _ends(model: PreTrainedModel) -> list[int]:
     return [int(each) for each in (own if isinstance(own, (list, tuple)) else [own]) if each is not None]
 
 
-def _of_transformers(tok: Any) -> tuple[Callable[[str], list[int]], Chat]:
+def of_transformers(tok: Any) -> tuple[Callable[[str], list[int]], Chat]:
     """Return the encoders of a tokenizer of transformers. A lock lets one thread use it at a time."""
     lock = threading.Lock()
 

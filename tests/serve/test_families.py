@@ -25,7 +25,7 @@ from maskwright.serve.families import FAMILIES, tag_of  # noqa: E402
 from maskwright.serve.refusals import Refused  # noqa: E402
 from maskwright.serve.requests import ChatRequest  # noqa: E402
 from maskwright.serve.settings import Limits  # noqa: E402
-from tests.serve.test_serve import HELLO, client_of, running  # noqa: E402
+from tests.support.servers import HELLO, client_of, running  # noqa: E402
 
 UNTYPED = {name for name, each in FAMILIES.items() if not each.style.startswith(("deepseek", "cohere"))}
 MARKS = ["<tool_call>", "</tool_call>", "<minimax:tool_call>"]
@@ -171,7 +171,7 @@ def test_a_chat_template_reads_variables_of_the_request():
             seen.append(options)
             return "a"
 
-    _, chat = loading._of_transformers(Tokenizer())
+    _, chat = loading.of_transformers(Tokenizer())
     assert chat([], None, {"enable_thinking": False, "reasoning_effort": "low"}) == [1]
     assert seen == [
         {

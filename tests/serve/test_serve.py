@@ -42,7 +42,7 @@ from maskwright.serve import constraints, loading  # noqa: E402
 from maskwright.serve.answers import Call, CallMarks, Calls, DecodedText, call_marks  # noqa: E402
 from maskwright.serve.service import Service  # noqa: E402
 from maskwright.serve.settings import Limits  # noqa: E402
-from tests.support.servers import post, running, wait  # noqa: E402
+from tests.support.servers import HELLO, client_of, post, running, wait  # noqa: E402
 
 CITY = {
     "type": "object",
@@ -82,12 +82,7 @@ DISTINCT = {
     "type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "minItems": 3, "maxItems": 3,
     "uniqueItems": True,
 }  # fmt: skip
-HELLO = [{"role": "user", "content": "hello"}]
 LONG = "[a-z]{700}"
-
-
-def client_of(service):
-    return openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0, timeout=60)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,9 @@ import json
 import random
 from typing import Any
 
+import maskwright as mw
+
+SPACED = {"whitespace": "spaced"}
 DSML = "｜DSML｜"
 M3 = "]<]minimax[>["
 NASTY = ["", "a", "Zürich 🌧️", "a < b && c > d", "line\nbreak", " edge ", '"quoted"', "</param", "<parameter",
@@ -186,3 +189,23 @@ def call_of(family: str, arguments: dict[str, Any], name: str = "f") -> str:
     style, first, begin, end, last = FAMILIES[family]
     end = f"\n{end}" if style == "qwen_xml" and not arguments else end
     return first + begin.replace("NAME", name) + written(style, arguments) + end + last
+
+
+LIKELY = {bytes([byte]) for byte in b"<</>]|[&\n \"'5ntfa\\;u="} | {b"</", b">\n", b"parameter"}
+
+
+def walked(rng: random.Random, matcher: mw.Matcher, vocab: mw.Vocabulary) -> str | None:
+    """Return a random text of a constraint, None if it did not end."""
+    out = b""
+    for _ in range(1500):
+        mask = matcher.mask()
+        tokens = [token for token in range(1, vocab.size) if mask[token >> 5] >> (token & 31) & 1]
+        if matcher.is_accepting or not tokens:
+            return out.decode()
+        likely = [token for token in tokens if vocab.tokens[token] in LIKELY] if len(tokens) > 60 else tokens
+        if rng.random() < 0.2:
+            likely = [token for token in tokens if vocab.tokens[token][:1] in (b"<", b"]", b"e", b"E")] or likely
+        token = rng.choice(likely or tokens)
+        assert matcher.advance(token)
+        out += vocab.tokens[token]
+    return None

@@ -11,11 +11,19 @@ import pytest
 for name in ("torch", "transformers", "fastapi", "uvicorn"):
     pytest.importorskip(name)
 httpx = pytest.importorskip("httpx")
+openai = pytest.importorskip("openai")
 
 from maskwright.serve import loading  # noqa: E402
 from maskwright.serve.server import Server  # noqa: E402
 from maskwright.serve.service import Service  # noqa: E402
 from maskwright.serve.settings import Access, Limits  # noqa: E402
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def client_of(service):
+    """Return a client of OpenAI that asks a service."""
+    return openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0, timeout=60)
 
 
 @contextlib.contextmanager

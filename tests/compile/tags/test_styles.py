@@ -16,13 +16,13 @@ from tests.strategies.styled_calls import (
     FAMILIES,
     LIKE_ENDS,
     NASTY,
+    SPACED,
     call_of,
     random_arguments,
     random_parameters,
     tag_of,
+    walked,
 )
-
-SPACED = {"whitespace": "spaced"}
 
 
 @pytest.fixture(scope="module")
@@ -62,26 +62,6 @@ def test_what_masks_allow_is_read_into_arguments_that_fit(family, vocab):
             else:
                 assert most is None
     assert whole > 12
-
-
-def walked(rng: random.Random, matcher: mw.Matcher, vocab: mw.Vocabulary) -> str | None:
-    """Return a random text of a constraint, None if it did not end."""
-    out = b""
-    for _ in range(1500):
-        mask = matcher.mask()
-        tokens = [token for token in range(1, vocab.size) if mask[token >> 5] >> (token & 31) & 1]
-        if matcher.is_accepting or not tokens:
-            return out.decode()
-        likely = [token for token in tokens if vocab.tokens[token] in LIKELY] if len(tokens) > 60 else tokens
-        if rng.random() < 0.2:
-            likely = [token for token in tokens if vocab.tokens[token][:1] in (b"<", b"]", b"e", b"E")] or likely
-        token = rng.choice(likely or tokens)
-        assert matcher.advance(token)
-        out += vocab.tokens[token]
-    return None
-
-
-LIKELY = {bytes([byte]) for byte in b"<</>]|[&\n \"'5ntfa\\;u="} | {b"</", b">\n", b"parameter"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 import maskwright as mw
-from tests.compile.tags.test_styles import SPACED, walked
 from tests.oracles.parameter_readers import fits
-from tests.strategies.styled_calls import DSML, call_of, random_arguments, random_parameters, tag_of
+from tests.strategies.styled_calls import DSML, SPACED, call_of, random_arguments, random_parameters, tag_of, walked
 
 VLLM = {
     "qwen_3_coder": "qwen3_coder", "mimo": "mimo", "glm_4_7": "glm47", "minimax": "minimax_m2",
