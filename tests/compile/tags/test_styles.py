@@ -148,7 +148,7 @@ def test_what_a_reader_could_not_tell_is_refused_by_name(schema, style, message,
     if message is None:
         mw.compile_structural_tag(tag, vocab)
         return
-    with pytest.raises(mw.ConstraintError, match=message):
+    with pytest.raises(mw.errors.ConstraintError, match=message):
         mw.compile_structural_tag(tag, vocab)
 
 
