@@ -39,11 +39,11 @@ def check_level(level: object) -> None:
 
 
 def check_scores(shape: tuple[int, ...], rows: int) -> None:
-    """Raise ValueError unless there are scores (B, m) of as many beams as there are rows of logits, at least one."""
-    if len(shape) != 2 or shape[0] * shape[1] != rows or not rows:
+    """Raise ValueError unless there are scores (B, m) of as many beams as there are rows of logits."""
+    if len(shape) != 2 or shape[0] * shape[1] != rows:
         raise ValueError(
-            f"scores have shape {tuple(shape)}, the logits have {rows} rows: scores (B, m) and B * m rows, at least "
-            "one, are needed"
+            f"scores have shape {tuple(shape)}, the logits have {rows} rows: scores (B, m) and B * m rows are "
+            "needed"
         )
 
 

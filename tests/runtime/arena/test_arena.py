@@ -559,7 +559,7 @@ def test_mistakes_are_named(vocab, arena, tables):
         torch_ops.with_start_states(torch_ops.to_device(made), [])
     with pytest.raises(ValueError, match="different states"):
         torch_ops.start(torch_ops.to_device(made), 2)
-    with pytest.raises(ValueError, match="2 handles for a batch of 3: as many"):
+    with pytest.raises(ValueError, match="2 handles or filters for a batch of 3: each needs as many"):
         torch_ops.start(torch_ops.with_start_states(torch_ops.to_device(made), [made.add(tables[1])] * 2), 3)
     other = mw.Vocabulary.from_bytes([b"", b"a"], eos=0)
     with pytest.raises(mw.errors.VocabularyMismatchError, match="compile it with the arena's"):

@@ -364,7 +364,7 @@ def check_nested() -> None:
     """Nested tables, with room for few frames, several ends, and sites searched for their symbols."""
     rng, kinds = np.random.default_rng(0), set()
     for seed, entries in ((nested.ROOMY[0], 1 << 16), (nested.ROOMY[1], 0), (0, 0), (1, 1 << 16), (2, 0)):
-        with mock.patch.multiple(device_table, _DENSE=entries, _SPARSE=0):
+        with mock.patch.multiple(device_table, DENSE_SITES=entries, SPARSE_SITES=0):
             table = nested.random_nested(seed)
             places = nested.some_places(nested.random_model(seed), seed, most=8)
             calls, dev = on_device(table).calls, on_device(table)
