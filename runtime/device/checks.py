@@ -42,8 +42,7 @@ def check_scores(shape: tuple[int, ...], rows: int) -> None:
     """Raise ValueError unless there are scores (B, m) of as many beams as there are rows of logits."""
     if len(shape) != 2 or shape[0] * shape[1] != rows:
         raise ValueError(
-            f"scores have shape {tuple(shape)}, the logits have {rows} rows: scores (B, m) and B * m rows are "
-            "needed"
+            f"scores have shape {tuple(shape)}, the logits have {rows} rows: scores (B, m) and B * m rows are needed"
         )
 
 
