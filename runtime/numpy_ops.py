@@ -148,12 +148,10 @@ class _Library:
 def with_filters(dev: Placed, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike | None = None) -> Any:
     """Return a matrix, live set or table with filters of it, one for each row of a batch.
 
-    Whatever is allowed leads to a kept item. dev: from `to_device` of a sorted matrix, of a table of
-    sequences, or from `to_device` or `with_snapshot` of a snapshot; it can be given other filters at any time. of: (B,)
-    the number of each row's filter; None: filter i is that of the i-th share of a batch. Under a filter that keeps
-    nothing
-    a row is dead from the start: its beams and samples are not valid. What a search began with it keeps, as its states
-    are of these filters.
+    Whatever is allowed leads to a kept item. dev: from `to_device` of a sorted matrix or of a table of sequences, or
+    from `to_device` or `with_snapshot` of a snapshot; it can be given other filters at any time. of: (B,) the number of
+    each row's filter; None: filter i is that of the i-th share of a batch. Under a filter that keeps nothing a row is
+    dead from the start: its beams and samples are not valid. A search that began keeps the filters of its states.
 
     Raises TypeError, ValueError; ConstraintError for a filter of another matrix, snapshot or table.
     """

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..compile.tags.reading_back import read_parameters
+from ..compile.tags.styles import RawSchema
 from ..vocabulary.vocabulary import Vocabulary
 
 _DSML = "｜DSML｜"
@@ -119,7 +120,7 @@ class Spelled(NamedTuple):
     tokens: Mapping[int, str]
     names: Mapping[str, str]  # of control tokens, by their characters
 
-    def arguments(self, text: str, schema: Any) -> str:
+    def arguments(self, text: str, schema: RawSchema) -> str:
         """Return the arguments that a text between begin and end has, as JSON text."""
         for character, name in self.names.items():
             text = text.replace(character, name)

@@ -21,7 +21,7 @@ from ..grammar.form import Graph, Special, Terminal, Text
 from ..json_schema.skeleton import AnyOrder, ArrayAutomaton, ObjectAutomaton, ObjectState, Step, Value
 from ..regex.lower import to_dfa
 from .bare_texts import Bare, Scalars, bare
-from .styles import ARRAY, BOOLEAN, KINDS, NULL, NUMBER, OBJECT, STRING, Style
+from .styles import ARRAY, BOOLEAN, KINDS, NULL, NUMBER, OBJECT, STRING, RawSchema, Style
 
 _NAME = re.compile(r"""[^\s<>"'&/=\\]([^<>"'&\x00-\x1f]*[^\s<>"'&])?""")
 _DOING = "writing parameters in a style"
@@ -52,7 +52,7 @@ Symbol = Callable[[Value | Bare, int], Special]
 class Parameters:
     """Writes the parameters of one tool. schema: their JSON Schema, and where it stands."""
 
-    def __init__(self, spelling: Spelling, schema: Any, where: str, symbol: Symbol, meter: Meter) -> None:
+    def __init__(self, spelling: Spelling, schema: RawSchema, where: str, symbol: Symbol, meter: Meter) -> None:
         self.spelling, self.style, self.where = spelling, spelling.style, where
         self.schema, self.symbol, self.meter = schema, symbol, meter
         self._states = 0
@@ -77,7 +77,7 @@ class Parameters:
 
     # --------------------------------------------------------------------------------------------- members
 
-    def _members(self, automaton: ObjectAutomaton, ends: Sequence[int], raw: Any) -> int:
+    def _members(self, automaton: ObjectAutomaton, ends: Sequence[int], raw: RawSchema) -> int:
         """Write the members of an object, which lead to ends[label]; return the state before them."""
         states: Sequence[ObjectState] = AnyOrder(automaton) if automaton.any_order else automaton.states
         known: dict[int, int] = {}
@@ -152,7 +152,7 @@ class Parameters:
             (named, self._text(style.behind), to),
         ]  # fmt: skip
 
-    def _member(self, name: str | Dfa, step: Step, ends: Sequence[int], raw: Any) -> int:
+    def _member(self, name: str | Dfa, step: Step, ends: Sequence[int], raw: RawSchema) -> int:
         """Write the value of a parameter, which leads to ends[label]; return the state before it, -1 for none."""
         style, where = self.style, f"{self.where}/properties/{_pointer(name)}"
         if not isinstance(name, str):
@@ -174,7 +174,7 @@ class Parameters:
     # ---------------------------------------------------------------------------------------------- values
 
     def _value(
-        self, state: int, value: Value, ends: Sequence[int], raw: Any, where: str, close: Text, must: bool
+        self, state: int, value: Value, ends: Sequence[int], raw: RawSchema, where: str, close: Text, must: bool
     ) -> None:  # fmt: skip
         """Write a value behind its name, with what closes it. must: there is an error if none can be written."""
         style, kinds, named = self.style, kinds_of(value), types_seen(raw)
@@ -232,7 +232,7 @@ class Parameters:
         self._edges += [(state, self.symbol(made, at), ends[at]) for at in sorted(used) if ends[at] >= 0]
 
     def _containers(
-        self, state: int, value: Value, kinds: set[str], ends: Sequence[int], raw: Any, where: str, close: Text
+        self, state: int, value: Value, kinds: set[str], ends: Sequence[int], raw: RawSchema, where: str, close: Text
     ) -> None:  # fmt: skip
         array, members = value.array if ARRAY in kinds else None, value.object if OBJECT in kinds else None
         if array is None and members is None:
@@ -250,8 +250,8 @@ class Parameters:
         self._edges += [(state, self.symbol(json, at), to) for at, to in enumerate(closing) if to >= 0]
 
     def _nested(
-        self, state: int, array: ArrayAutomaton | None, members: ObjectAutomaton | None, ends: Sequence[int], raw: Any,
-        where: str,
+        self, state: int, array: ArrayAutomaton | None, members: ObjectAutomaton | None, ends: Sequence[int],
+        raw: RawSchema, where: str,
     ) -> None:  # fmt: skip
         """Write an object or array in the style itself; one within itself is left out."""
         for automaton in (array, members):
@@ -268,7 +268,7 @@ class Parameters:
                 self._join(state, self._items(automaton, ends, inner, where))
             self._open.pop()
 
-    def _items(self, automaton: ArrayAutomaton, ends: Sequence[int], raw: Any, where: str) -> int:
+    def _items(self, automaton: ArrayAutomaton, ends: Sequence[int], raw: RawSchema, where: str) -> int:
         """Write the items of an array, which lead to ends[label]; return the state before them."""
         style, known = self.style, [self._state() for _ in automaton.states]
         sub = raw.get("items") if isinstance(raw, Mapping) else None
@@ -290,21 +290,21 @@ def kinds_of(value: Value) -> frozenset[str]:
     return frozenset(found | {kind for kind, part in parts if part is not None})
 
 
-def has_containers(automaton: ObjectAutomaton, raw: Any) -> bool:
+def has_containers(automaton: ObjectAutomaton, raw: RawSchema) -> bool:
     """Whether a parameter that is written may be an object or array. raw: the schema of the parameters."""
     states, others = automaton.reading(), _may_be_others(raw)
     steps = {step for state in states for step in (*state.steps, *(state.others.values() if others else ())) if step}
     return any(step.value.object is not None or step.value.array is not None for step in steps)
 
 
-def _may_be_others(raw: Any) -> bool:
+def _may_be_others(raw: RawSchema) -> bool:
     """Whether parameters that a schema does not declare are written: if it says so, or declares none."""
     if not isinstance(raw, Mapping):
         return True
     return not raw.get("properties") or "patternProperties" in raw or bool(raw.get("additionalProperties"))
 
 
-def _property(raw: Any, name: str | Dfa) -> Any:
+def _property(raw: RawSchema, name: str | Dfa) -> Any:
     """Return the schema of a parameter as readers find it, by the name alone; None if there is none."""
     if not isinstance(raw, Mapping) or not isinstance(name, str):
         return None
@@ -312,7 +312,7 @@ def _property(raw: Any, name: str | Dfa) -> Any:
     return properties.get(name) if isinstance(properties, Mapping) else None
 
 
-def container_of(raw: Any, kind: str) -> Any:
+def container_of(raw: RawSchema, kind: str) -> Any:
     """Return the schema, one of several perhaps, in which readers look for what an object or array has in it."""
     if not isinstance(raw, Mapping):
         return None
@@ -329,7 +329,7 @@ def container_of(raw: Any, kind: str) -> Any:
     return None
 
 
-def types_seen(raw: Any) -> frozenset[str]:
+def types_seen(raw: RawSchema) -> frozenset[str]:
     """Return the types that readers of engines find in the schema of a parameter: strings where they find none."""
     found = _types(raw) if isinstance(raw, Mapping) else set()
     return frozenset(found or {STRING})

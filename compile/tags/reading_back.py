@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from .parameters import container_of, types_seen
-from .styles import ARRAY, BOOLEAN, NULL, OBJECT, STRING, STYLES, Style
+from .styles import ARRAY, BOOLEAN, NULL, OBJECT, STRING, STYLES, RawSchema, Style
 
 _INTEGER = re.compile(r"-?\d+")
 
 
-def read_parameters(style: str, text: str, schema: Any, lines: bool) -> dict[str, Any]:
+def read_parameters(style: str, text: str, schema: RawSchema, lines: bool) -> dict[str, Any]:
     """Return the arguments that a text has, which the parameters' schema allows in a style.
 
     lines: whether the tag of the call begins with a line of its own, so that a value may stand on one as well.
@@ -39,7 +39,7 @@ class _Reader:
         self._member = re.compile(rf"\n?{re.escape(style.before)}(?!/){name}{behind}")
         self._item = re.compile(rf"\n?{re.escape(style.item)}({choice})") if style.item is not None else None
 
-    def members(self, text: str, at: int, schema: Any) -> tuple[dict[str, Any], int]:
+    def members(self, text: str, at: int, schema: RawSchema) -> tuple[dict[str, Any], int]:
         """Return the parameters that stand from a place on, and where they end."""
         found: dict[str, Any] = {}
         while match := self._member.match(text, at):
@@ -50,7 +50,7 @@ class _Reader:
             found[name], at = self.value(text, match.end(), close, kind, sub)
         return found, at
 
-    def value(self, text: str, at: int, close: str, kind: str | None, schema: Any) -> tuple[Any, int]:
+    def value(self, text: str, at: int, close: str, kind: str | None, schema: RawSchema) -> tuple[Any, int]:
         """Return the value that begins at a place, and where its end ends."""
         if self._item is not None:
             inner = self._container(text, at, kind, schema)
@@ -61,7 +61,7 @@ class _Reader:
             raise ValueError(f"{close!r} is missing")
         return self._scalar(text[at:stop], kind, schema), stop + len(close)
 
-    def _container(self, text: str, at: int, kind: str | None, schema: Any) -> tuple[Any, int] | None:
+    def _container(self, text: str, at: int, kind: str | None, schema: RawSchema) -> tuple[Any, int] | None:
         """Return an object or array that is written in the style, and where it ends, None if there is none here."""
         assert self._item is not None
         seen = types_seen(schema)
@@ -78,7 +78,7 @@ class _Reader:
             return self.members(text, at, objects)
         return None
 
-    def _scalar(self, raw: str, kind: str | None, schema: Any) -> Any:
+    def _scalar(self, raw: str, kind: str | None, schema: RawSchema) -> Any:
         seen = types_seen(schema)
         if kind is not None and not self.style.by_schema:
             return raw if kind == STRING else json.loads(raw)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 STRING, NUMBER, BOOLEAN, NULL, OBJECT, ARRAY = "string", "number", "boolean", "null", "object", "array"
 KINDS = (STRING, NUMBER, BOOLEAN, NULL, OBJECT, ARRAY)
+
+RawSchema: TypeAlias = Any
+"""A schema as a tool gives it: parsed JSON, of which nothing is known."""
 
 
 class Style(NamedTuple):

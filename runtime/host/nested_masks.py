@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ...kernels.arrays import Int, Int32Array
+from ...kernels.arrays import Int, Int32Array, place_of
 from ...kernels.compiled import kernel
 from ...kernels.limits import UNREACHABLE
 from ...kernels.pointers import borrowed
@@ -261,20 +261,6 @@ def _may_push(header: _Header, site: Int, frames: Int, height: Int) -> bool:
 
 
 @kernel
-def _find(array: Int32Array, first: int, stop: int, value: Int) -> Int:
-    """Return where a sorted part of an array holds a value, or -1."""
-    lo, hi = np.int64(first), np.int64(stop)
-    end = hi
-    while lo < hi:
-        mid = (lo + hi) >> 1
-        if np.int64(array[mid]) < value:
-            lo = mid + 1
-        else:
-            hi = mid
-    return lo if lo < end and np.int64(array[lo]) == value else np.int64(-1)
-
-
-@kernel
 def _fits(
     header: _Header, budget: Budget, code: Int, frames: Int, height: Int, far: NDArray[np.int64], room: Int
 ) -> bool:
@@ -349,7 +335,7 @@ def _mark(
             looked = max(looked, np.int64(stack.size - height))
             k = np.int64(stack[height])
             left -= not is_leaf[k]
-            found = _find(site_symbol, site_start[k], site_start[k + 1], -1 - code)
+            found = place_of(site_symbol, site_start[k], site_start[k + 1], -1 - code)
             code = np.int64(site_target[found]) if found >= 0 else dead
         if limited:
             alive[site_symbol[x]] = _fits(header, budget, code, left, height, far, room)

@@ -31,9 +31,8 @@ httpx = pytest.importorskip("httpx")
 from maskwright.serve import loading, playground_api  # noqa: E402
 from maskwright.serve.playground_trace import FORCED, MAY_END, RESPLIT, Walker  # noqa: E402
 from maskwright.serve.refusals import Refused  # noqa: E402
-from maskwright.serve.server import Server  # noqa: E402
-from maskwright.serve.service import Service  # noqa: E402
-from maskwright.serve.settings import Access, Limits  # noqa: E402
+from maskwright.serve.settings import Limits  # noqa: E402
+from tests.support.servers import running, wait  # noqa: E402
 
 CITY = json.dumps(
     {
@@ -53,34 +52,9 @@ DATE = "(19|20)[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
 BYTES = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b"ab", b"abc", b"bc", b'": "', b'{"'], eos=0)
 
 
-@contextlib.contextmanager
-def running(limits=None, *, playground=True, loaded=None):
-    """A server in a thread."""
-    service = Service(loaded or loading.tiny(), limits or Limits())
-    server = Server(service, Access(port=0), playground=playground)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        wait(lambda: server.started)
-        service.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-        wait(lambda: service.warm or service.fault)
-        yield service
-    finally:
-        server.should_exit = True
-        thread.join(30)
-        assert not thread.is_alive()
-
-
-def wait(what, seconds=60.0):
-    until = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < until, "it took too long"
-        time.sleep(0.01)
-
-
 @pytest.fixture(scope="module")
 def service():
-    with running(Limits(whitespace="flexible")) as one:
+    with running(limits=Limits(whitespace="flexible")) as one:
         yield one
         assert one.fault is None
 
@@ -271,7 +245,7 @@ def test_it_is_said_which_way_down_a_grammar_takes(service):
 
 
 def test_reading_a_grammar_keeps_to_its_budget_and_is_counted():
-    with running(Limits(budget=mw.Budget(states=300, seconds=2))) as one:
+    with running(limits=Limits(budget=mw.Budget(states=300, seconds=2))) as one:
         assert told(one, "step", "grammar", PALINDROMES, text="ab")["verdict"]["kind"] == "open"
         before = one.cache.stats.bytes
         error = ask(one, "step", "grammar", PALINDROMES, text="ab" * 1000).json()["error"]
@@ -416,7 +390,7 @@ def test_a_text_that_no_tokens_write_is_said_to_be_so():
 
 
 def test_a_source_that_explodes_stops_at_the_servers_budget():
-    with running(Limits(budget=mw.Budget(states=50))) as one:
+    with running(limits=Limits(budget=mw.Budget(states=50))) as one:
         error = ask(one, "compile", "choices", "\n".join(f"{n}" * 5 for n in range(30))).json()["error"]
         assert error["code"] == "constraint_too_expensive"
         assert "--budget-states" in error["message"]

@@ -27,7 +27,7 @@ def client_of(service):
 
 
 @contextlib.contextmanager
-def running(loaded=None, limits=None, slow=0.0, access=None, **options):
+def running(loaded=None, limits=None, slow=0.0, access=None, playground=True, **options):
     """A server in a thread; `slow` seconds are added to each of its steps."""
     service = Service(loaded or loading.tiny(), limits or Limits(), **options)
     engine, step = service.worker.engine, service.worker.engine.step
@@ -38,7 +38,7 @@ def running(loaded=None, limits=None, slow=0.0, access=None, **options):
 
     if slow:
         engine.step = slower
-    server = Server(service, access or Access(port=0))
+    server = Server(service, access or Access(port=0), playground=playground)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -138,11 +138,7 @@ def _of_bytes() -> dict[str, NDArray[Any]]:
 
 
 def with_snapshot(dev: Live, snapshot: Snapshot) -> Live:
-    """Return another snapshot of a live set on a device, in the place of one: a base they share is not put again.
-
-    dev: from `to_device` of a snapshot, on one device or on those of a mesh, or from here; it stays what it is, so that
-    a search goes on with it. Shapes are the same, unless `compact` has made a base that has no room in them.
-    """
+    """Return another snapshot of a live set, as `numpy_ops.with_snapshot` says; shards take one too."""
     if isinstance(dev, DeviceLiveShards):
         from .shards import refreshed_shards
 
@@ -154,15 +150,7 @@ def with_snapshot(dev: Live, snapshot: Snapshot) -> Live:
 def with_filters(
     dev: Placed, filters: Sequence[SidFilter | LiveFilter | FilesFilter], of: ArrayLike | None = None
 ) -> Placed:
-    """Return a matrix, live set or table with filters of it, one for each row of a batch.
-
-    Whatever is allowed leads to a kept item. dev: from `to_device` of a sorted matrix, on one device or in shards, or
-    of a table of sequences, or from `to_device` or `with_snapshot` of a snapshot; it can be given other filters at any
-    time.
-    of: (B,) the number of each row's filter; None: filter i is that of the i-th share of a batch. Under a filter that
-    keeps
-    nothing a row is dead from the start: its beams and samples are not valid. What a search began with it keeps, as its
-    states are of these filters.
+    """Return a matrix, live set or table with filters of it, as `numpy_ops.with_filters` says; shards take them too.
 
     Raises TypeError, ValueError; ConstraintError for a filter of another matrix, snapshot, table or folder of shards;
     TableFileError for a shard that cannot be read.
