@@ -158,6 +158,7 @@ def _values(text: str, at: int) -> tuple[list[tuple[str, Any]], int]:
         name, kind = match.group(1) or "", match.group(2)
         if kind in ("dict", "list"):
             inner, at = _values(text, match.end())
+            at += len(text[at:]) - len(text[at:].lstrip())
             value: Any = dict(inner) if kind == "dict" else [each for _, each in inner]
         else:
             at = text.index("</cofl:value>", match.end())

@@ -65,6 +65,23 @@ def test_what_masks_allow_is_read_into_arguments_that_fit(family, vocab):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_a_changed_call_is_refused_or_read_into_arguments_that_fit(family, vocab):
+    rng, taken, letters = random.Random(5), 0, '<>/"a1{}[] \n-.e0'
+    for _ in range(6):
+        schema = random_parameters(rng)
+        table = mw.compile_structural_tag(tag_of(family, schema), vocab, **SPACED)
+        for _ in range(60):
+            text = list(call_of(family, random_arguments(rng, schema)))
+            place = rng.randrange(len(text))
+            text[place : place + rng.randrange(2)] = rng.choice(["", rng.choice(letters)])
+            changed = "".join(text)
+            if takes(table, vocab, changed):
+                taken += 1
+                assert fits(schema, read(family, schema, changed)), changed
+    assert taken > 50
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_wrong_calls_are_refused(family, vocab):
     schema = {
         "type": "object",
