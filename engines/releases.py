@@ -73,7 +73,7 @@ def check(engine: str, found: str, part: str, instead: str) -> None:
         where, asked = place_of(code)
         thing = code_at(where)
         takes = None if thing is None else _parameters(thing)
-        if thing is None or (asked is not None and takes != asked):
+        if thing is None or not _fits(takes, asked):
             why = "is not" if thing is None else f"takes {_shown(takes)} and not {_shown(asked)}"
             raise MissingDependencyError(
                 f"{where} {why} in {engine} {found}, so maskwright cannot serve {part} there: install {engine} "
@@ -102,9 +102,16 @@ def warn(told: str) -> None:
 
 
 def place_of(code: str) -> tuple[str, tuple[str, ...] | None]:
-    """Return where code is, and the parameters that it takes: None for a class."""
+    """Return where code is, and the parameters that it takes: None for a class; "..." stands for any more."""
     where, is_function, takes = code.partition("(")
-    return where, tuple(re.findall(r"\w+", takes)) if is_function else None
+    return where, tuple(re.findall(r"\w+|\.{3}", takes)) if is_function else None
+
+
+def _fits(takes: tuple[str, ...] | None, asked: tuple[str, ...] | None) -> bool:
+    """Return whether code takes the parameters that it should."""
+    if asked is None or takes is None or asked[-1:] != ("...",):
+        return asked is None or takes == asked
+    return takes[: len(asked) - 1] == asked[:-1]
 
 
 def code_at(where: str) -> object:
@@ -196,9 +203,9 @@ def changes(engine: str, release: str, new: Path, old: Path | None = None) -> It
                 continue
             tree = ast.parse(source).body[0]
             takes = None
-            if isinstance(tree, ast.FunctionDef):
+            if isinstance(tree, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 takes = tuple(each.arg for each in (*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs))
-            if takes != asked:
+            if not _fits(takes, asked):
                 yield f"{part}: {where} takes {_shown(takes)} and not {_shown(asked)} in {release}"
             if digest(source) not in hashes:
                 yield f"{part}: {where} differs in {release}"

@@ -23,8 +23,8 @@ from ..arguments import check_vocabulary
 from ..constraint_source import Source
 from ..grammar.notations import Syntax
 from ..json_schema.approximations import allowed_keywords
-from .compilers import Allowance, Compilers, compile_all, reading_budget
-from .folder import Folder, Key
+from .compilers import Allowance, Compiles, compile_all, reading_budget
+from .folder import Folder, Key, key_of
 
 
 class CacheStats(NamedTuple):
@@ -99,11 +99,11 @@ class Cache:
             `LazyTable.to_table` works out. Damaged files are made again, and a folder that cannot be written is done
             without.
         directory_bytes: The most bytes on disk.
-        compilers: Processes that compile in place of the threads that ask, under hard limits. Whoever makes the cache
-            starts and closes them. What begins soon is then compiled by the thread that asks, once a process has tried
-            it, and is lazy; each mask and token of it has half a second at most. Whole are tables that were not asked
-            for as lazy ones, those that take long to begin, and those that are soon made where there are no bounds of
-            ends.
+        compilers: Processes that compile in place of the threads that ask, under hard limits, or `InThread` for the
+            same without processes. Whoever makes the cache starts and closes them. What begins soon is then compiled by
+            the thread that asks, once a process has tried it, and is lazy; each mask and token of it has half a second
+            at most. Whole are tables that were not asked for as lazy ones, those that take long to begin, and those
+            that are soon made where there are no bounds of ends.
 
     Raises:
         TypeError: A limit is no integer, or there is no vocabulary.
@@ -124,7 +124,7 @@ class Cache:
         max_entries: int = 10_000,
         directory: str | os.PathLike[str] | None = None,
         directory_bytes: int = 4 << 30,
-        compilers: Compilers | None = None,
+        compilers: Compiles | None = None,
     ) -> None:
         check_vocabulary(vocabulary)
         for name, limit in (
@@ -176,7 +176,9 @@ class Cache:
         hashed = source.key(self.vocabulary)
         if hashed is None:
             return source.compile(self.vocabulary, budget)  # which says what is wrong
-        return self._get(_key(source, hashed, budget), None if spelling is None else (spelling, budget), source, budget)
+        return self._get(
+            key_of(source, hashed, budget), None if spelling is None else (spelling, budget), source, budget
+        )
 
     def compile_json_schema(
         self, schema: object, *, lazy: bool = True, budget: Budget | None = None, **options: Any
@@ -305,7 +307,7 @@ class Cache:
     def _wanted(self, source: Source, budget: Budget | None) -> tuple[Any, ConstraintError | None]:
         """Return the key of a schema, or what is wrong with it."""
         try:
-            return _key(source, source.key(self.vocabulary) or "", budget), None
+            return key_of(source, source.key(self.vocabulary) or "", budget), None
         except ConstraintError as error:
             return None, error
 
@@ -369,7 +371,7 @@ class Cache:
         def make() -> Compiled:
             if self.compilers is None:
                 return source.compile(self.vocabulary, budget)
-            found = self.compilers.compile(source, budget, self._shared)
+            found: Compiled | None = self.compilers.compile(source, budget, self._shared)
             return source.compile(self.vocabulary, reading_budget(budget)) if found is None else found
 
         while True:
@@ -496,14 +498,6 @@ class Cache:
     def _write(self, key: Key, found: TransitionTable | ConstraintError) -> None:
         if self._folder is not None:
             self._folder.write(key, found)
-
-
-def _key(source: Source, hashed: str, budget: Budget | None) -> Key:
-    """Return what two compilations have in common that are the same; the first two say what the table allows.
-
-    hashed: that of the source.
-    """
-    return source.kind, hashed, source.lazy, budget
 
 
 def _is_late(error: ConstraintError) -> bool:

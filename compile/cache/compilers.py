@@ -15,17 +15,19 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from ...automata.budget import Budget
 from ...errors import BudgetError, ConstraintError, NoTableError, ProcessError, RaiseBudget
 from ...kernels import compiled
+from ...lazy.lazy_table import Compiled, LazyTable
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
 from ..constraint_source import Source
+from .folder import Folder, key_of
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -50,6 +52,7 @@ _IMPORTED_LATE = (  # by the functions that compile; each process has them from 
     "json_schema.build", "json_schema.emit", "json_schema.keywords", "json_schema.lazily", "json_schema.library",
     "grammar.lark", "grammar.lark_parser", "grammar.terminals", "tags.values", "tags.json_rules",
 )  # fmt: skip
+_STARTS = threading.Lock()
 _STARTING = 300.0  # seconds in which a process must be ready
 _READING = 0.5  # seconds that a constraint may take to begin, and then each mask and token, where it has no table
 
@@ -67,6 +70,13 @@ def allowance(budget: Budget) -> Allowance:
     return Allowance(budget.seconds, budget.seconds)
 
 
+class Compiles(Protocol):
+    """What compiles in place of a cache: `Compilers`, `Lanes`, or `InThread`."""
+
+    def compile(self, source: Source, budget: Budget | None = None, shared: Allowance | None = None) -> Compiled | None:
+        """Return what is found for a source; None for what is then compiled by the thread that asks."""
+
+
 class Compilers:
     """Processes that compile constraints of one vocabulary. A process that goes over a hard limit is killed.
 
@@ -74,29 +84,36 @@ class Compilers:
     misses: some more seconds and bytes than the budget has, kept by the operating system. Another process takes the
     place of one that ended. Memory is limited where the system does so for a process: on Linux.
 
-    count: how many compile at a time. warm: what a process does with the vocabulary before it takes jobs.
+    count: how many compile at a time. warm: what a process does with the vocabulary before it takes jobs. folder: where
+    processes keep tables, which they then do not send. nice: by how much they give way to others.
     """
 
-    def __init__(self, vocabulary: Vocabulary, count: int, warm: Warm) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, count: int, warm: Warm, *, folder: Folder | None = None, nice: int = _NICE
+    ) -> None:
         self.count = count
-        self._given = replace(vocabulary, encoder=None), warm  # a tokenizer's function may not be one that can be sent
+        # a tokenizer's function may not be one that can be sent
+        self._given = replace(vocabulary, encoder=None), warm, folder, nice
         # None: a place whose process is to start
         self._free: queue.SimpleQueue[CompilerProcess | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._all: set[CompilerProcess] = set()
         self._closed = False
 
-    def start(self) -> None:
-        """Start the processes, which get warm meanwhile."""
+    def start(self, at_once: bool = True) -> None:
+        """Start the processes, which get warm meanwhile; or, if not at once, each with the first job that needs it."""
         for _ in range(self.count):
-            self._begin()
+            if at_once:
+                self._begin()
+            else:
+                self._free.put(None)
 
     def compile(
         self, source: Source, budget: Budget | None = None, shared: Allowance | None = None
     ) -> TransitionTable | None:
-        """Return the whole table of a source; None if it can be read as it is, under `reading_budget`.
+        """Return the whole table of a source; None if it can be read as it is, or the folder has the table.
 
-        Any thread may call it; it waits for a process that is free.
+        Any thread may call it; it waits for a process that is free. What is read as it is keeps to `reading_budget`.
 
         shared: seconds that it shares with others, of which it takes what it needs.
         Raises the errors of the function that compiles; BudgetError for a process that was killed at a limit;
@@ -193,12 +210,13 @@ class _Answer(NamedTuple):
 class CompilerProcess:
     """One process, seen by those who have jobs for it."""
 
-    def __init__(self, vocabulary: Vocabulary, warm: Warm) -> None:
+    def __init__(self, vocabulary: Vocabulary, warm: Warm, folder: Folder | None, nice: int) -> None:
         context = _context()
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(theirs, vocabulary, warm), daemon=True)
+        self._process = context.Process(target=_work, args=(theirs, vocabulary, warm, folder, nice), daemon=True)
         try:
-            self._process.start()
+            with _without_main():
+                self._process.start()
         except BaseException:
             self._connection.close()
             raise
@@ -265,6 +283,27 @@ def _context() -> Any:
     return context
 
 
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Have a process that this thread starts not run the main program again, which may be a whole engine."""
+    from multiprocessing import spawn
+
+    given, mine = spawn.get_preparation_data, threading.get_ident()
+
+    def prepared(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = given(name)
+        if threading.get_ident() != mine:
+            return found
+        return {key: value for key, value in found.items() if not key.startswith("init_main")}
+
+    with _STARTS:
+        spawn.get_preparation_data = prepared
+        try:
+            yield
+        finally:
+            spawn.get_preparation_data = given
+
+
 def _closed() -> ProcessError:
     return ProcessError("the processes that compile are closed")
 
@@ -305,11 +344,11 @@ def _is_late(error: Exception) -> bool:
 # ---------------------------------------------------------------------------------------------------- in a process
 
 
-def _work(connection: Connection, vocabulary: Vocabulary, warm: Warm) -> None:
+def _work(connection: Connection, vocabulary: Vocabulary, warm: Warm, folder: Folder | None, nice: int) -> None:
     """Compile one job after the other, until there is nobody who sends any."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, meant for the process that started this one
     if resource is not None:
-        os.nice(_NICE)
+        os.nice(nice)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warm(vocabulary)
     before = _sizes()[1]
@@ -318,19 +357,23 @@ def _work(connection: Connection, vocabulary: Vocabulary, warm: Warm) -> None:
         last = False
         while not last:
             source, budget = pickle.loads(connection.recv_bytes())
-            answer = _compiled(source, budget, vocabulary)
+            answer = _compiled(source, budget, vocabulary, folder)
             last = answer.last or _sizes()[1] > before + _KEPT_BYTES
             connection.send_bytes(_written(answer._replace(last=last)))
 
 
-def _compiled(source: Source, budget: Budget, vocabulary: Vocabulary) -> _Answer:
+def _compiled(source: Source, budget: Budget, vocabulary: Vocabulary, folder: Folder | None) -> _Answer:
     seconds, began = _seconds(budget), time.process_time()
     _limit("RLIMIT_CPU", None if seconds is None else math.ceil(began + seconds))
     _limit("RLIMIT_AS", _sizes()[0] + _ROOM * budget.bytes + _FREE_BYTES)
     outcome: TransitionTable | Exception | None
     last = False
     try:
-        outcome = found(source, budget, vocabulary)
+        made = found(source, budget, vocabulary)
+        outcome = None if isinstance(made, LazyTable) else made
+        if outcome is not None and folder is not None:
+            folder.write(key_of(source, source.key(vocabulary) or "", budget), outcome)
+            outcome = None
     except MemoryError:
         outcome, last = _over("bytes", budget), True
     except ConstraintError as error:
@@ -355,8 +398,8 @@ def reading_budget(budget: Budget | None) -> Budget:
     return replace(budget, seconds=min(budget.seconds, _READING))
 
 
-def found(source: Source, budget: Budget, vocabulary: Vocabulary) -> TransitionTable | None:
-    """Return the table of a source; None if it can be read as it is: it begins soon, and bounds say how far an end is.
+def found(source: Source, budget: Budget, vocabulary: Vocabulary) -> Compiled:
+    """Return the table of a source, a lazy one if it can be read so: it begins soon, and bounds say how far an end is.
 
     What has no bounds is read as well if it has no table, or none that is made soon. Raises the errors of
     `Source.compile`.
@@ -370,13 +413,24 @@ def found(source: Source, budget: Budget, vocabulary: Vocabulary) -> TransitionT
         if made.machine is not None:
             made.machine.mask(0, b"", -1)
     except BudgetError as error:
-        if error.limit != "seconds":
+        if error.limit != "seconds" or budget.seconds <= _READING:
             raise
         return source.whole.compile(vocabulary, budget).to_table()  # for which there is more time
     try:
-        return None if made.has_bounds else made.to_table()
+        return made if made.has_bounds else made.to_table()
     except (NoTableError, BudgetError):
-        return None
+        return made
+
+
+class InThread:
+    """Compiles in the thread that asks what processes would: a table, or a lazy one whose steps are short."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+
+    def compile(self, source: Source, budget: Budget | None = None, shared: Allowance | None = None) -> Compiled:
+        """Return the table of a source as `found` does."""
+        return found(source, Budget() if budget is None else budget, self._vocabulary)
 
 
 def compile_all(

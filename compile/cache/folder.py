@@ -17,12 +17,22 @@ from ...errors import BudgetError, ConstraintError
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
 from .. import store
+from ..constraint_source import Source
 
 Key: TypeAlias = tuple[str, str, bool, Budget | None]
 """What two compilations have in common that are the same: the kind and hash of the source, lazy, and the budget."""
 
+
 _SUFFIXES = (".safetensors", ".json")  # of tables, and of errors
 _STALE = 3600.0  # seconds after which a file that was never finished belongs to no process any more
+
+
+def key_of(source: Source, hashed: str, budget: Budget | None) -> Key:
+    """Return what two compilations have in common that are the same; the first two say what the table allows.
+
+    hashed: that of the source.
+    """
+    return source.kind, hashed, source.lazy, budget
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import torch
 
 
+_WAITING = 256  # threads, each of which waits for a process that compiles
 _ANY = "$$ANY$$"  # what SGLang sends for any JSON object
 _log = logging.getLogger(__name__)
 
@@ -121,6 +122,7 @@ class MaskwrightBackend(BaseGrammarBackend):  # type: ignore[misc]  # SGLang is 
 
     def __init__(self, constraints: EngineConstraints) -> None:
         super().__init__()
+        self.executor = ThreadPoolExecutor(_WAITING)
         self.constraints = self._framing = constraints
 
     @staticmethod

@@ -137,13 +137,14 @@ def make_backend(
     check("SGLang", sglang.__version__, "structured outputs", "name another --grammar-backend")
     from sglang.srt.runtime_context import get_serving
 
-    from ..constraints import EngineConstraints, engine_vocabulary
+    from ..constraints import EngineConstraints, engine_vocabulary, processes_beside
     from ..options import options_of
     from .backend import MaskwrightBackend
 
     serving = get_serving()
     options = replace(options_of(), whitespace=_whitespace(options_of().whitespace, serving))
-    made = MaskwrightBackend(EngineConstraints(engine_vocabulary(tokenizer, vocab_size, eos_token_ids or ()), options))
+    vocabulary = engine_vocabulary(tokenizer, vocab_size, eos_token_ids or ())
+    made = MaskwrightBackend(EngineConstraints(vocabulary, options, processes_beside()))
     if not serving.reasoning_parser:
         return made
     check("SGLang", sglang.__version__, "reasoning", "leave out --reasoning-parser")

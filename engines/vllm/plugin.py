@@ -3,7 +3,8 @@
 vLLM has no registry of backends. Two of its functions choose one: what makes the manager of structured outputs, and
 what prepares beam search in-process. What checks a request still runs, without the two functions by which it asks
 whether a backend of vLLM's takes the constraint. Over HTTP its beam search leaves constraints out without a word: two
-more functions refuse that. This wraps all seven, or the four that are not of beam search where a release changed that.
+more functions refuse that. What takes requests on the loop of its API has constraints tried in processes first. This
+wraps all eight, or fewer where a release changed what is of beam search or of the loop.
 
 vLLM loads this file in every process, whether it names the plugin or not: it imports nothing until it is named.
 """
@@ -63,6 +64,18 @@ def register() -> None:
             (CompletionRequest, "to_beam_search_params", made.beam_params),
             (ChatCompletionRequest, "to_beam_search_params", made.beam_params),
         ]
+    try:
+        check("vLLM", vllm.__version__, "admission", "send constraints that begin soon")
+    except MissingDependencyError as error:
+        log.warning("constraints are checked on the loop of vLLM's API, which then waits: %s", error)
+    else:
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        from .admission import share_tables
+
+        share_tables()
+        checks = SamplingParams._validate_structured_outputs
+        replaced.append((AsyncLLM, "add_request", lambda original: made.admission(original, checks)))
     for owner, name, make in replaced:
         replacement = make(getattr(owner, name))
         replacement.of_maskwright = True

@@ -1,17 +1,22 @@
-"""What stands around seven functions of vLLM, and the constraints that they share in a process."""
+"""What stands around eight functions of vLLM, and the constraints that they share in a process."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from vllm.config import VllmConfig
+from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 from vllm.v1.structured_output.request import get_structured_output_key
 
 from ...errors import ConstraintError
 from ..constraints import EngineConstraints, engine_vocabulary, tell_unenforced
 from ..options import options_of
+from .admission import Admission
 from .backend import KINDS, MaskwrightBackend
 from .requests import check_beam_search, check_processor, check_request
 
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
     from vllm.sampling_params import BeamSearchParams, StructuredOutputsParams
     from vllm.tokenizers import TokenizerLike
+    from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.structured_output import StructuredOutputManager
 
 
@@ -31,12 +37,18 @@ class Replacements:
     def __init__(self) -> None:
         self._constraints: EngineConstraints | None = None
         self._tokenizer: TokenizerLike | None = None
+        self._admission: Admission | None = None  # of a process whose loop answers clients
+        self._lock = threading.Lock()
 
     def constraints_of(self, tokenizer: TokenizerLike, model: ModelConfig) -> EngineConstraints:
         """Return the constraints of a tokenizer, made the first time. Raises the errors of `EngineConstraints`.
 
         model: vLLM's config of the model, whose generation config says which tokens end a text.
         """
+        with self._lock:
+            return self._constraints_of(tokenizer, model)
+
+    def _constraints_of(self, tokenizer: TokenizerLike, model: ModelConfig) -> EngineConstraints:
         known, vocab_size = self._constraints, model.get_vocab_size()
         if known is None or self._tokenizer is not tokenizer or known.vocabulary.size != vocab_size:
             # Mistral's tokenizers come in a wrapper of vLLM's own around one of transformers
@@ -78,9 +90,38 @@ class Replacements:
             original(params, model_config, structured_outputs_config, tokenizer)
             if structured_outputs_config is None or params.structured_outputs is None:
                 return
-            check_request(params, lambda: self.constraints_of(tokenizer, model_config))
+            check_request(params, lambda: self.constraints_of(tokenizer, model_config), self._admission)
 
         return _validate_structured_outputs
+
+    def admission(self, original: Callable[..., Any], check: Callable[..., None]) -> Callable[..., Any]:
+        """Return what takes a request on the loop of vLLM's API, once its constraint was tried beside the loop.
+
+        check: vLLM's own checks of structured outputs, which come first. What they or the constraint are refused for,
+        vLLM finds again where it checks the request.
+        """
+
+        async def add_request(
+            llm: AsyncLLM, request_id: str, prompt: Any, params: Any, *given: Any, **named: Any
+        ) -> Any:
+            asked, inputs = getattr(params, "structured_outputs", None), llm.input_processor
+            if asked is not None and inputs.structured_outputs_config is not None:
+                with suppress(ValueError, VLLMValidationError):
+                    check(params, inputs.model_config, inputs.structured_outputs_config, inputs.tokenizer)
+                    kind, source = get_structured_output_key(asked)
+                    known = await asyncio.to_thread(self._admitting, inputs.tokenizer, inputs.model_config)
+                    await known.admit(KINDS[kind.name], source)
+            return await original(llm, request_id, prompt, params, *given, **named)
+
+        return add_request
+
+    def _admitting(self, tokenizer: TokenizerLike, model: ModelConfig) -> Admission:
+        """Return what tries constraints of a tokenizer, made the first time. Raises ConstraintError."""
+        known = self.constraints_of(tokenizer, model)
+        with self._lock:
+            if self._admission is None or self._admission.constraints is not known:
+                self._admission = Admission(known)
+            return self._admission
 
     def any_backend(self, original: Callable[..., None]) -> Callable[..., None]:
         """Return what asks whether a backend of vLLM's takes a constraint: none of them is asked to compile it."""

@@ -15,6 +15,7 @@ from ..catalogues import CATALOGUE, PREFIX, Catalogues, request_of
 from ..constraints import EngineConstraints
 from ..options import VARIABLE
 from ..wording import said
+from .admission import Admission
 from .backend import KINDS
 
 if TYPE_CHECKING:
@@ -32,9 +33,12 @@ _NOT_ENFORCED = {
 }
 
 
-def check_request(params: SamplingParams, constraints: Callable[[], EngineConstraints]) -> None:
-    """Compile the constraint of a request, so that it is found once the request is queued.
+def check_request(
+    params: SamplingParams, constraints: Callable[[], EngineConstraints], admission: Admission | None
+) -> None:
+    """Check the constraint of a request before the request is queued.
 
+    admission: where it was tried; None to compile it here, so that it is found once the request is queued.
     Raises VLLMValidationError, which is a 400 over HTTP, with the pointer, line or position at fault.
     """
     asked = params.structured_outputs
@@ -53,7 +57,8 @@ def check_request(params: SamplingParams, constraints: Callable[[], EngineConstr
     try:
         known = constraints()
         known.check_stops(sorted(params.all_stop_token_ids))
-        known.compile(KINDS[kind.name], source)
+        check = known.compile if admission is None else admission.check
+        check(KINDS[kind.name], source)
     except MaskwrightError as error:
         raise VLLMValidationError(said(error), parameter=field) from error
     # vLLM refuses a request that names another backend than the engine's: this one says who checked it

@@ -430,7 +430,7 @@ class Matcher:
 
     def copy(self) -> Matcher:
         """Return a matcher that stands where this one does and goes its own way from there."""
-        twin = object.__new__(Matcher)
+        twin = object.__new__(type(self))
         twin._reader, twin._table = self._reader, self._table
         twin._vocabulary, twin._max_tokens, twin._by_bounds = self._vocabulary, self._max_tokens, self._by_bounds
         twin._completes, twin._endings = self._completes, self._endings.copy()

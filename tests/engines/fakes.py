@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import os
 import sys
 import types
 from dataclasses import dataclass
@@ -146,6 +147,28 @@ class Manager:
         self.backend, self.tokenizer = None, vllm_config.tokenizer
 
 
+class AsyncLLM:
+    """vLLM's, whose loop is that of its API."""
+
+    def __init__(self, config: Any, tokenizer: Any) -> None:
+        self.input_processor = types.SimpleNamespace(
+            model_config=config.model_config, structured_outputs_config=config.structured_outputs_config,
+            tokenizer=tokenizer,
+        )  # fmt: skip
+
+    async def add_request(self, request_id: str, prompt: Any, params: Any, priority: int = 0) -> Any:
+        known = self.input_processor
+        params._validate_structured_outputs(known.model_config, known.structured_outputs_config, known.tokenizer)
+        return request_id, priority
+
+
+class InputProcessor:
+    """vLLM's."""
+
+    def _validate_params(self, params: Any, supported_tasks: Any) -> None:
+        raise AssertionError("the stand-in of the loop checks by itself")
+
+
 class BeamSearch:
     """vLLM's `BeamSearchOfflineMixin`."""
 
@@ -202,10 +225,12 @@ def vllm(
     """Put a vLLM of a version in place; return the classes that the plugin changes, made anew."""
     made = types.SimpleNamespace(
         Params=type("Params", (Params,), dict(vars(Params))), Manager=type("Manager", (), dict(vars(Manager))),
-        BeamSearch=type("BeamSearch", (), dict(vars(BeamSearch))),
+        BeamSearch=type("BeamSearch", (), dict(vars(BeamSearch))), AsyncLLM=type("AsyncLLM", (), dict(vars(AsyncLLM))),
         Completion=type("Completion", (HttpRequest,), dict(vars(HttpRequest))),
         Chat=type("Chat", (HttpRequest,), dict(vars(HttpRequest))), tokenizer=types.SimpleNamespace(eos_token_id=1),
     )  # fmt: skip
+    # which the plugin adds to: what it was comes back after the test
+    monkeypatch.setenv("MASKWRIGHT_ENGINE_OPTIONS", os.environ.get("MASKWRIGHT_ENGINE_OPTIONS", ""))
     made.said = []
     log = types.SimpleNamespace(info=lambda *_: None, warning=lambda text, *more: made.said.append(text % more))
     envs = put(monkeypatch, "vllm.envs", VLLM_PLUGINS=plugins)
@@ -225,6 +250,8 @@ def vllm(
     put(monkeypatch, "vllm.entrypoints.generate.beam_search.offline", BeamSearchOfflineMixin=made.BeamSearch)
     put(monkeypatch, "vllm.entrypoints.openai.completion.protocol", CompletionRequest=made.Completion)
     put(monkeypatch, "vllm.entrypoints.openai.chat_completion.protocol", ChatCompletionRequest=made.Chat)
+    put(monkeypatch, "vllm.v1.engine.async_llm", AsyncLLM=made.AsyncLLM)
+    put(monkeypatch, "vllm.v1.engine.input_processor", InputProcessor=InputProcessor)
     put(monkeypatch, "vllm.tokenizers", cached_tokenizer_from_config=lambda model_config: made.tokenizer)
     put(
         monkeypatch, "vllm.v1.sample.logits_processor", LogitsProcessor=type("LogitsProcessor", (), {}),
@@ -243,7 +270,7 @@ def vllm(
         LogitsProcessor=sys.modules["vllm.v1.worker.gpu.sample.logits_processor"].LogitsProcessor,
     )  # fmt: skip
     known(monkeypatch, "vLLM", "0.32.0")
-    names = ("backend", "requests", "replacements", "logits_processor", "host_rows", "device_rows")
+    names = ("backend", "requests", "replacements", "admission", "logits_processor", "host_rows", "device_rows")
     forget(monkeypatch, *(f"maskwright.engines.vllm.{name}" for name in names))
     return made
 

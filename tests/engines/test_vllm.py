@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.util
 import json
 import sys
+import time
 import types
 
 import numpy as np
@@ -150,6 +152,7 @@ def test_a_release_that_is_not_known_loads_where_the_operator_says_so_with_one_w
     assert made.Completion.to_beam_search_params.of_maskwright
     assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
         "structured outputs may not work as they should", "beam search may not work as they should",
+            "admission may not work as they should",
     ]  # fmt: skip
     made.Manager.__init__ = lambda self, config: None
     with pytest.raises(mw.errors.MissingDependencyError, match=r"takes \(self, config\) and not \(self, vllm_config\)"):
@@ -208,6 +211,91 @@ def test_requests_are_checked_and_the_manager_has_its_backend(monkeypatch):
     whole.model_config.is_diffusion = True
     with pytest.raises(fakes.ValidationError, match="diffusion"):
         ask(json="{}")
+
+
+def test_what_takes_long_is_tried_beside_the_loop_and_the_engine_reads_its_table(monkeypatch):
+    """A bomb, and then a constraint that has a table: the loop answers meanwhile, and compiles nothing itself."""
+    budget = {"budget": {"seconds": 1.5}}
+    monkeypatch.setenv("MASKWRIGHT_ENGINE_OPTIONS", json.dumps(budget))
+    made = fakes.vllm(monkeypatch, plugins=["maskwright"])
+    plugin.register()
+    options = options_of()
+    assert options.budget.seconds == 1.5
+    assert options.cache_directory is not None
+    tokenizer, vocab = tokenizer_zoo.byte_level_bpe()
+    monkeypatch.setattr(mw.Vocabulary, "from_transformers", lambda tok, size: vocab)
+    whole = config()
+    llm = made.AsyncLLM(whole, tokenizer)
+    compiled = []
+    compile_here = EngineConstraints.compile
+    monkeypatch.setattr(
+        EngineConstraints, "compile", lambda self, *given: compiled.append(given) or compile_here(self, *given)
+    )
+
+    async def ask(**asked):
+        return await llm.add_request("r", "x", made.Params(fakes.Asked(**asked)), priority=3)
+
+    async def served():
+        assert await ask(regex="a+") == ("r", 3)  # by processes that have started
+        gaps, last = [], time.monotonic()
+        bomb = asyncio.ensure_future(ask(regex=r"(?:\d*[a-zé]?(?=.{3,40}x)){8}[a-w]*"))
+        table = asyncio.ensure_future(ask(json='{"enum": ["red", "green"]}'))
+        while not (bomb.done() and table.done()):
+            await asyncio.sleep(0.005)
+            gaps.append(time.monotonic() - last)
+            last = time.monotonic()
+        assert table.result() == ("r", 3)
+        assert await llm.add_request("r", "x", made.Params()) == ("r", 0)
+        for asked, said in (
+            ({"json": '{"properties": {"a": {"type": "strin"}}}'}, "/properties/a/type: "),
+            ({"json": "[" * 100_000}, "nested too deeply"),
+        ):
+            with pytest.raises(fakes.ValidationError, match=said):
+                await ask(**asked)
+        with pytest.raises(fakes.ValidationError, match="needs more than") as late:
+            await bomb
+        assert late.value.parameter == "structured_outputs.regex"
+        return sorted(gaps)
+
+    gaps = asyncio.run(served())
+    assert len(gaps) > 20
+    assert gaps[len(gaps) // 2] < 0.1
+    assert not compiled
+    engine = EngineConstraints(vocab, options)  # of another process
+    assert engine.matcher("json", '{"enum": ["red", "green"]}').accepts(vocab.encode(b'"red"'))
+
+
+def test_a_mask_that_takes_too_long_ends_its_request_and_no_other(backend, monkeypatch, caplog):
+    engine, vocab = backend
+    grammar = engine.compile_grammar(fakes.Options.REGEX, "aa[ab]d")
+    other = engine.compile_grammar(fakes.Options.REGEX, "[ab]+")
+    machine = type(grammar.matcher.table.machine)
+    read, asked = machine.mask, []
+
+    def mask(self, *given):
+        asked.append(given)
+        if len(asked) > 2:
+            raise mw.errors.BudgetError("too long", limit="seconds")
+        return read(self, *given)
+
+    monkeypatch.setattr(machine, "mask", mask)
+    (a,) = vocab.encode(b"a")
+    bitmask = engine.allocate_token_bitmask(2)
+    for _ in range(2):
+        grammar.fill_bitmask(bitmask, 0)
+        assert grammar.accept_tokens("r", [a]) is True
+    grammar.fill_bitmask(bitmask, 0)
+    assert [at for at in range(vocab.size) if bitmask[0, at >> 5] >> (at & 31) & 1] == [vocab.eos]
+    assert "takes too long after 2 tokens" in caplog.text
+    assert grammar.accept_tokens("r", [vocab.eos]) is False  # at which vLLM ends the request with an error
+    assert grammar.validate_tokens([a]) == []
+    assert not grammar.is_terminated()
+    assert other.accept_tokens("s", [a]) is True
+    grammar.rollback(1)
+    assert grammar.accept_tokens("r", [a]) is True  # as before: it is the mask after two that is late
+    asked.clear()
+    grammar.fill_bitmask(bitmask, 0)
+    assert grammar.accept_tokens("r", [a]) is True
 
 
 def test_all_ends_of_the_models_generation_config_end_an_answer(monkeypatch):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -16,6 +18,8 @@ import maskwright as mw
 from maskwright.compile.cache import compilers as module
 from maskwright.compile.cache.cache import NotCompiledError
 from maskwright.compile.cache.compilers import Compilers, allowance, found
+from maskwright.compile.cache.folder import Folder
+from maskwright.compile.cache.lanes import Lanes
 from maskwright.compile.constraint_source import Source
 
 ON_LINUX = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is limited on Linux alone")
@@ -263,3 +267,81 @@ def test_whoever_waits_when_the_processes_are_closed_is_told(made, request):
         thread.join(20)
         assert not thread.is_alive()
     assert len(found) == 4
+
+
+# ------------------------------------------------------------------------------------------------------------- lanes
+
+BOMB = r"(?:\d*[a-zé]?(?=.{3,40}x)){8}[a-w]*"
+
+
+def test_what_takes_long_holds_up_only_its_like(vocab):
+    lanes, budget = Lanes(vocab, 1, quiet), mw.Budget(seconds=3)
+    assert lanes.compile(Source.regex("[ab]+"), budget) is None  # read as it is
+    assert lanes.compile(Source.choices(["a", "b"]), budget).accepts([98])
+    ended = []
+
+    def attack(number):
+        with pytest.raises(mw.errors.BudgetError) as error:
+            lanes.compile(Source.regex(BOMB + str(number)), budget)
+        ended.append(error.value)
+
+    bombs = [threading.Thread(target=attack, args=(number,)) for number in range(5)]
+    for bomb in bombs:
+        bomb.start()
+    for number in range(20):
+        assert lanes.compile(Source.regex(f"[ab]+{number}"), budget) is None
+    assert len(ended) < 5, "the bombs were over before others were answered"
+    for bomb in bombs:
+        bomb.join()
+    assert {error.limit for error in ended} <= {"seconds", "states", "bytes"}
+    assert {error.allowed for error in ended if error.limit == "seconds"} <= {3}
+    with pytest.raises(mw.errors.ConstraintError, match="never closed"):
+        lanes.compile(Source.regex("(a"), budget)
+
+
+def test_a_task_that_is_cancelled_leaves_the_queue(vocab, monkeypatch):
+    lanes, budget = Lanes(vocab, 1, quiet), mw.Budget(seconds=1)
+    tried, compile_one = [], Compilers.compile
+    monkeypatch.setattr(
+        Compilers, "compile", lambda self, source, *given: tried.append(source) or compile_one(self, source, *given)
+    )
+
+    async def some():
+        assert await lanes.tried(Source.regex("[ab]+"), budget) is None
+        first = asyncio.ensure_future(lanes.tried(Source.regex(BOMB), budget))
+        await asyncio.sleep(0)
+        others = [asyncio.ensure_future(lanes.tried(Source.regex(BOMB + "b" * n), budget)) for n in range(30)]
+        await asyncio.sleep(0)
+        for other in others:
+            other.cancel()
+        assert await lanes.tried(Source.regex("[ab]+c"), budget) is None
+        with pytest.raises(mw.errors.BudgetError):
+            await first
+
+    asyncio.run(some())
+    assert len(tried) <= 2 + 3 + 1  # one of the others may have begun
+
+
+def test_tables_stay_in_a_folder_and_are_not_sent(vocab, tmp_path):
+    folder = Folder(tmp_path, 1 << 30, vocab)
+    lanes = Lanes(vocab, 1, quiet, folder)
+    source = Source.choices(["red", "green"])
+    assert lanes.compile(source) is None
+    assert [file.suffix for file in tmp_path.iterdir()] == [".safetensors"]
+    cache = mw.Cache(vocab, directory=tmp_path)
+    assert cache.compile(source).accepts(vocab.encode(b"red"))
+    assert (cache.stats.disk_hits, cache.stats.compilations) == (1, 0)
+
+
+def test_the_main_program_does_not_run_again_in_a_process(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import maskwright as mw\n"
+        "from pathlib import Path\n"
+        f"Path({str(tmp_path / 'ran')!r}).open('a').write('once ')\n"
+        "cache = mw.Cache(mw.Vocabulary.from_bytes([b'', b'a', b'b'], eos=0))\n"
+        "print(cache.warm([{'const': 1}, {'enum': [1, 2]}], processes=2).tables)\n"
+    )
+    found = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=300, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert (tmp_path / "ran").read_text() == "once "

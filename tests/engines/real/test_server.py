@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -51,6 +53,30 @@ def test_answers_are_items_and_what_cannot_be_kept_is_the_clients_error(server):
     ):
         refused = post(server, **given)
         assert (refused["code"], refused["param"]) == (400, field)
+
+
+def test_a_constraint_that_takes_long_does_not_hold_up_the_loop(server):
+    """A bomb that its budget ends after seconds, while others are answered."""
+    assert "choices" in post(server, structured_outputs={"regex": "[ab]{3}"})  # by processes that have started
+    found = []
+    bomb = r"(?:\d*[a-zé]?(?=.{3,40}x)){8}[a-w]*"
+    threads = [
+        threading.Thread(target=lambda n=n: found.append(post(server, structured_outputs={"regex": f"{bomb}{n}"})))
+        for n in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    slowest = 0.0
+    for number in range(20):
+        began = time.monotonic()
+        urllib.request.urlopen(f"{server}/health").close()
+        slowest = max(slowest, time.monotonic() - began)
+        assert "choices" in post(server, structured_outputs={"regex": f"[ab]{{3}}{number}"})
+    assert len(found) < 3, "the bombs were over before others were answered"
+    assert slowest < 1
+    for thread in threads:
+        thread.join()
+    assert [(refused["code"], refused["param"]) for refused in found] == [(400, "structured_outputs.regex")] * 3
 
 
 def test_beams_over_http_are_those_of_the_model(server, model):
