@@ -236,17 +236,37 @@ class StyledCalls:
         return [(call, call.feed(arguments))]
 
 
-AnyCalls = OneCall | Calls | StyledCalls
+class CallsOrText:
+    """Tool calls alone, or a text of JSON alone: the first character says which."""
+
+    def __init__(self, calls: Calls | StyledCalls) -> None:
+        self._calls, self.marks, self.found = calls, calls.marks, calls.found
+        self._is_text: bool | None = None
+
+    def feed(self, text: str, last: bool) -> list[Part]:
+        """Return the parts that are certain after more text, in order."""
+        if self._is_text is None and text:
+            begin = self.marks.open if isinstance(self.marks, CallMarks) else self.marks.trigger
+            self._is_text = text[0] != begin[0]
+        return [(None, text)] if self._is_text else self._calls.feed(text, last)
+
+    def ended(self, full: bool) -> str:
+        """Return the reason why the complete text has ended."""
+        return "stop" if self._is_text else self._calls.ended(full)
+
+
+AnyCalls = OneCall | Calls | StyledCalls | CallsOrText
 
 
 def reader_of(constraint: Constraint | None, vocabulary: Vocabulary) -> Callable[[], AnyCalls | None]:
     """Return what makes the reader of calls in an answer under a constraint; it makes None if there are no calls."""
     if constraint is not None and constraint.kind == "calls":
+        only = constraint.only or constraint.answer is not None
+        made: Callable[[], Calls | StyledCalls] = partial(Calls, call_marks(vocabulary), only=only)
         if constraint.family in FAMILIES:
             schemas = {each.name: each.parameters for each in constraint.source}
-            texts = spelled(FAMILIES[constraint.family], vocabulary)
-            return partial(StyledCalls, texts, schemas, only=constraint.only)
-        return partial(Calls, call_marks(vocabulary), only=constraint.only)
+            made = partial(StyledCalls, spelled(FAMILIES[constraint.family], vocabulary), schemas, only=only)
+        return made if constraint.answer is None else lambda: CallsOrText(made())
     name = None if constraint is None else constraint.tool
     return _no_calls if name is None else partial(OneCall, name)
 
@@ -297,12 +317,9 @@ class Form:
         self.head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
         self.with_log_probs = log_probs
 
-    def log_prob(self, token: bytes, value: float) -> dict[str, Any]:
-        """Return the object for a token's log-probability, whose value is a finite number in JSON."""
-        return {
-            "token": token.decode(errors="replace"), "logprob": max(value, -9999.0), "bytes": list(token),
-            "top_logprobs": [],
-        }  # fmt: skip
+    def log_prob(self, token: bytes, value: float, tops: Sequence[tuple[bytes, float]] = ()) -> dict[str, Any]:
+        """Return the object for a token's log-probability, and those of the best tokens in its place."""
+        return {**_log_prob(token, value), "top_logprobs": [_log_prob(*each) for each in tops]}
 
     def whole(self, choices: Sequence[Choice], usage: dict[str, int]) -> dict[str, Any]:
         """Return the object of a whole answer."""
@@ -326,6 +343,11 @@ class Form:
     def piece(self, choice: Choice, parts: Sequence[Part], log_probs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the objects that a stream sends for more of a choice, and at its end."""
         raise NotImplementedError
+
+
+def _log_prob(token: bytes, value: float) -> dict[str, Any]:
+    """Return what is told of a token; its value is a finite number in JSON."""
+    return {"token": token.decode(errors="replace"), "logprob": max(value, -9999.0), "bytes": list(token)}
 
 
 class ChatForm(Form):
@@ -393,7 +415,11 @@ class CompletionForm(Form):
         told = {
             "tokens": [each["token"] for each in log_probs],
             "token_logprobs": [each["logprob"] for each in log_probs],
-            "top_logprobs": None,
+            "top_logprobs": [
+                {top["token"]: top["logprob"] for top in reversed(each["top_logprobs"])} for each in log_probs
+            ]
+            if any(each["top_logprobs"] for each in log_probs)
+            else None,
             "text_offset": None,
         }
         return {

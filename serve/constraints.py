@@ -39,6 +39,7 @@ A mark that is a control token of the vocabulary is that token.
 """
 
 _DOCUMENT = "urn:maskwright:tool:"
+_ANSWER = "urn:maskwright:answer"
 
 
 class Function(NamedTuple):
@@ -71,12 +72,17 @@ class Constraint:
     only: bool = False  # calls alone, at least one, and no free text
     parallel: bool = True  # there may be several calls; otherwise the answer ends behind the first
     family: str = "hermes"  # of the model, whose calls these are: see `families.NAMES`
+    answer: str | None = None  # the schema of an answer that has no calls, as text; None: free text around calls
 
     def size(self) -> int:
         """Return its size in bytes, as a client writes it."""
-        if isinstance(self.source, str):
-            return len(self.source.encode())
-        return len(text_of(self.source))
+        source = self.source if isinstance(self.source, str) else text_of(self.source)
+        return len(source.encode()) + len((self.answer or "").encode())
+
+    @property
+    def alone(self) -> Constraint | None:
+        """The constraint of an answer that has no calls."""
+        return None if self.answer is None else Constraint("schema", json.loads(self.answer), _SCHEMA_PARAM)
 
     def to_compile(self, whitespace: str | tuple[str, str]) -> Source:
         """Return what is compiled for it. whitespace: the server's, of JSON. Raises the errors of `Source`."""
@@ -95,12 +101,17 @@ class Constraint:
             return Source.json_schema(self.source, **options)
         if self.kind == "tags":
             return Source.structural_tag(self.source, **options)
+        only = self.only or self.answer is not None
+        options["whitespace"] = "spaced"
+        documents = {} if self.answer is None else {_ANSWER: json.loads(self.answer)}
         if self.family in FAMILIES:
-            options["whitespace"] = "spaced"
             functions = [(each.name, each.parameters) for each in self.source]
-            return Source.structural_tag(tag_of(FAMILIES[self.family], functions, self.only, self.parallel), **options)
+            tag = tag_of(FAMILIES[self.family], functions, only, self.parallel)
+            return Source.structural_tag(
+                self._or_answer(tag), **options, **({"documents": documents} if documents else {})
+            )
         # each tool's schema is a document of its own, so that references within it stay within it
-        documents = {f"{_DOCUMENT}{each.name}": each.parameters for each in self.source}
+        documents |= {f"{_DOCUMENT}{each.name}": each.parameters for each in self.source}
         calls = [
             {
                 "type": "object",
@@ -110,19 +121,31 @@ class Constraint:
             }
             for each in self.source
         ]
-        options |= {"whitespace": "spaced", "documents": documents}
-        return Source.structural_tag(_with_calls({"anyOf": calls}, self.only, self.parallel), **options)
+        tag = _with_calls({"anyOf": calls}, only, self.parallel)
+        return Source.structural_tag(self._or_answer(tag), **options, documents=documents)
+
+    def _or_answer(self, tag: dict[str, Any]) -> dict[str, Any]:
+        """Return a structural tag of calls, or of an answer without any if there may be one."""
+        if self.answer is None:
+            return tag
+        alone = {"type": "json_schema", "json_schema": {"$ref": _ANSWER}}
+        return {**tag, "format": {"type": "or", "elements": [tag["format"], alone]}}
 
     def named(self, unenforced: Sequence[Unenforced]) -> list[Unenforced]:
         """Return what is not enforced, each by the field of the request that it stands in."""
         functions = self.source if self.kind == "calls" else ()
-        if self.family in FAMILIES and functions:
-            return [_placed_in(each, functions) for each in unenforced]
-        params = {"": self.param, **{f"{_DOCUMENT}{each.name}": each.param for each in functions}}
+        params = {
+            "": self.param,
+            _ANSWER: _SCHEMA_PARAM,
+            **{f"{_DOCUMENT}{each.name}": each.param for each in functions},
+        }
         found = []
         for each in unenforced:
             document, _, rest = each.pointer.partition("#") if "#" in each.pointer else ("", "#", each.pointer)
-            found.append(each._replace(pointer=f"{params[document]}#{rest}") if document in params else each)
+            if self.family in FAMILIES and functions and document == "":
+                found.append(_placed_in(each, functions))
+            else:
+                found.append(each._replace(pointer=f"{params[document]}#{rest}") if document in params else each)
         return found
 
     def faults(self, cache: Cache, budget: Budget) -> list[tuple[Function, ConstraintError]]:
@@ -132,7 +155,7 @@ class Constraint:
             options: dict[str, Any] = {"whitespace": "spaced", "allow": self.allow, "any_order": self.any_order}
             try:
                 if self.family in FAMILIES:
-                    cache.compile(replace(self, source=[each]).to_compile("spaced"), budget)
+                    cache.compile(replace(self, source=[each], answer=None).to_compile("spaced"), budget)
                 else:
                     cache.compile_json_schema(each.parameters, budget=budget, **options)
             except ConstraintError as own:
@@ -142,6 +165,7 @@ class Constraint:
         return found
 
 
+_SCHEMA_PARAM = "response_format.json_schema.schema"
 _IN_TAG = re.compile(r".*?/tags/(\d+)/content/json_schema(?=/|$)")
 
 
@@ -188,7 +212,7 @@ def constraint_of(asked: ChatRequest | CompletionRequest, family: str = "hermes"
         case ObjectFormat():
             found.append(Constraint("schema", {"type": "object"}, "response_format"))
         case SchemaFormat(json_schema=given):
-            found.append(Constraint("schema", given.schema_, "response_format.json_schema.schema"))
+            found.append(Constraint("schema", given.schema_, _SCHEMA_PARAM))
         case GrammarFormat(grammar=grammar, syntax=syntax, start=start):
             found.append(Constraint("grammar", grammar, "response_format.grammar", syntax=syntax, start=start))
         case TagFormat(type=kind, model_extra=more):
@@ -202,6 +226,11 @@ def constraint_of(asked: ChatRequest | CompletionRequest, family: str = "hermes"
     found += [Constraint(kind, each, name) for kind, name, each in guided if each is not None]
     if isinstance(asked, ChatRequest):
         call = _call_of(asked, family)
+        if call is not None and found and isinstance(asked.response_format, (ObjectFormat, SchemaFormat)):
+            # it is about answers without calls, of which "required" and a named function leave none
+            without = found.pop(0)
+            if call.kind == "calls" and not call.only:
+                call = replace(call, answer=text_of(without.source))
         found += [] if call is None else [call]
     if len(found) > 1:
         names = " and ".join(each.param for each in found)

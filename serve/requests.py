@@ -18,6 +18,7 @@ from ..errors import ConstraintError
 T = TypeVar("T")
 
 MOST_CHOICES = 128
+MOST_TOPS = 20  # tokens that are told in the place of one
 _COLDEST = 1e-4  # a smaller divisor takes logits out of the range of float32
 
 
@@ -52,7 +53,6 @@ def _none_as(reason: str) -> AfterValidator:
 
 _PENALTIES = _none_as("the server keeps no counts of the tokens of an answer on the device")
 _BIAS = _none_as("tokens are drawn from the logits of the model, under the constraint alone")
-_LOG_PROBS = _none_as("only the token that was drawn has its log-probability")
 
 
 def _texts(value: list[str]) -> list[str]:
@@ -286,7 +286,7 @@ class ChatRequest(_Request):
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, _LOG_PROBS] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOPS)] | None = None
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedChoice | None = None
     parallel_tool_calls: bool | None = None  # false: an answer ends behind its first call
@@ -294,6 +294,11 @@ class ChatRequest(_Request):
     reasoning_effort: str | None = None  # one more of them
     store: Annotated[bool, AfterValidator(_nothing)] | None = None
     modalities: list[Literal["text"]] | None = None
+
+    @property
+    def best(self) -> int:
+        """How many tokens are told in the place of each."""
+        return (self.top_logprobs or 0) if self.logprobs else 0
 
 
 class CompletionRequest(_Request):
@@ -305,10 +310,15 @@ class CompletionRequest(_Request):
         | Annotated[list[int], Field(min_length=1)]
         | Annotated[list[list[int]], Field(min_length=1, max_length=MOST_CHOICES)]
     )
-    logprobs: Annotated[int, Field(ge=0), AfterValidator(_nothing)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MOST_TOPS)] | None = None
     echo: Annotated[bool, AfterValidator(_nothing)] | None = None
     suffix: Annotated[str, AfterValidator(_nothing)] | None = None
     best_of: Annotated[int, Field(ge=1, le=1)] | None = None
+
+    @property
+    def best(self) -> int:
+        """How many tokens are told in the place of each."""
+        return self.logprobs or 0
 
 
 WHY = {

@@ -227,7 +227,7 @@ class Service:
                 max_tokens = _FREE_TOKENS
         options = {
             "temperature": 1.0 if asked.temperature is None else asked.temperature, "top_p": asked.top_p,
-            "min_p": asked.min_p, "top_k": asked.top_k,
+            "min_p": asked.min_p, "top_k": asked.top_k, "best": asked.best,
         }  # fmt: skip
         if asked.top_k is not None and not 0 < asked.top_k < self.loaded.vocabulary.size:
             options["top_k"] = None
@@ -245,6 +245,8 @@ class Service:
             raise Refused("stream_options goes with stream: true", param="stream_options")
         if asked.max_tokens is not None and asked.max_tokens > self.limits.max_tokens:
             self._refuse_length(asked.max_tokens, "max_tokens")
+        if isinstance(asked, ChatRequest) and asked.top_logprobs and not asked.logprobs:
+            raise Refused("top_logprobs goes with logprobs: true", param="top_logprobs")
         if isinstance(asked, ChatRequest) and (asked.max_completion_tokens or 0) > self.limits.max_tokens:
             self._refuse_length(asked.max_completion_tokens or 0, "max_completion_tokens")
 
@@ -397,6 +399,8 @@ class Service:
         except SchemaError as error:
             for function, own in sorted(self._faults(constraint, cache), key=_may_be_left_out):
                 raise of_constraint(own, function.param, function=function.name) from None
+            if constraint.alone is not None:
+                self.table(replace(constraint.alone, allow=constraint.allow, any_order=constraint.any_order), cache)
             raise of_constraint(error, constraint.param, function=constraint.tool) from None
         except ProcessError as error:
             _log.exception("a constraint ended the process that compiled it")
@@ -570,9 +574,10 @@ class Answer:
                 choice.finished = event.finished
             log_probs = []
             if plan.form.with_log_probs:
+                tops = event.tops or [[] for _ in event.tokens]
                 log_probs = [
-                    plan.form.log_prob(spelt[token], value)
-                    for token, value in zip(event.tokens, event.log_probs, strict=True)
+                    plan.form.log_prob(spelt[token], value, [(spelt[other], each) for other, each in top])
+                    for token, value, top in zip(event.tokens, event.log_probs, tops, strict=True)
                 ]
                 choice.log_probs += log_probs
             yield choice, parts, log_probs

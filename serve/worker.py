@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from ..lazy.lazy_table import Compiled
-from ..runtime.integrations.engine import Engine, Request
+from ..runtime.integrations.engine import Engine, Request, Tops
 from .refusals import said
 
 _log = logging.getLogger("maskwright.serve")
@@ -27,6 +27,7 @@ class Event(NamedTuple):
     forced: int
     finished: str | None  # "stop", "length", "cancelled", "no distribution", "budget", "refused" or "fault"
     why: str = ""
+    tops: Sequence[Tops] = ()  # beside each token, if they were asked for
 
 
 @dataclass(eq=False)
@@ -217,8 +218,9 @@ class Worker:
         request = job.request
         assert request is not None, "`_add` gives each job its request"
         event = Event(
-            request.tokens[job.told : upto], request.log_probs[job.told : upto], request.forced - job.forced, finished
-        )
+            request.tokens[job.told : upto], request.log_probs[job.told : upto], request.forced - job.forced, finished,
+            tops=request.tops[job.told : upto],
+        )  # fmt: skip
         job.told, job.forced = upto, request.forced
         if finished is not None:
             job.ended = True

@@ -6,6 +6,7 @@ All rows are read by one pass of the model a step. While it runs, the host finds
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     )
 
 
+Tops = list[tuple[int, float]]
+"""The best tokens that a place allows, and their log-probabilities among all it allows, the best first."""
+
 Finished = Literal["stop", "length", "cancelled", "no distribution", "budget"]
 
 
@@ -52,8 +56,10 @@ class Request:
     filters: CheckedFilters
     random: np.random.Generator
     jump: bool
+    best: int = 0  # how many tokens `tops` has
     tokens: list[int] = field(default_factory=list)  # written so far, EOS left out
     log_probs: list[float] = field(default_factory=list)  # of each token, under what it was drawn from; 0 if forced
+    tops: list[Tops] = field(default_factory=list)  # beside each token, if `best` is not 0
     finished: Finished | None = None  # "length": max_tokens were written and the sequence did not end
     # "budget": reading its constraint reached the `Budget` that it was compiled with
     forced: int = 0  # tokens that were not drawn
@@ -146,6 +152,7 @@ class Engine:
         min_p: float | None = None,
         seed: int | None = None,
         jump: bool = True,
+        best: int = 0,
     ) -> Request:
         """Take on a sequence, which begins as soon as a row is free.
 
@@ -153,7 +160,9 @@ class Engine:
         written, EOS not counted. complete: whether a sequence by a table is complete by then; otherwise it may be cut
         ("length"). A lazy table that has bounds is not worked out for that: near the end, tokens are left out behind
         which no end is known to be in reach. Filters and temperature: as of `sample`. seed: of its random numbers.
-        jump: whether forced text is written without asking the model.
+        jump: whether forced text is written without asking the model. best: how many tokens `Request.tops` has beside
+        each. Then `log_probs` too are among all allowed tokens, without top_k, top_p and min_p, and with a temperature
+        of 1 for 0.
 
         Raises TypeError, ValueError, VocabularyMismatchError; ConstraintError where it cannot be promised that the
         sequence is complete in time, as of a grammar without a finite table.
@@ -170,7 +179,7 @@ class Engine:
             )
         filters = _filters(temperature, top_k, top_p, min_p)
         matcher = None if table is None else self._matcher(table, max_tokens if complete else None)
-        request = Request(tokens, matcher, max_tokens, filters, np.random.default_rng(seed), jump)
+        request = Request(tokens, matcher, max_tokens, filters, np.random.default_rng(seed), jump, best)
         self.waiting.append(request)
         return request
 
@@ -231,7 +240,7 @@ class Engine:
             if request.matcher is not None and request.jump:
                 own = self._within_budget(row, partial(take_forced, request.matcher), out)
                 if own is not None:
-                    self._written(at, own, 0.0, out)
+                    self._written(at, own, 0.0, [], out)
 
     # ------------------------------------------------------------------------------------------------------- steps
 
@@ -270,8 +279,10 @@ class Engine:
         ready = [at for at, row in enumerate(self._rows) if row.request is not None and not row.pending]
         masks, ready = self._masks(ready, logits.shape[-1], out)
         if ready:
-            for at, token, log_prob in zip(ready, *self._drawn(logits[:, 0], masks, ready), strict=True):
-                self._take(at, token, log_prob, out)
+            tokens, log_probs = self._drawn(logits[:, 0], masks, ready)
+            tops = self._tops(logits[:, 0], masks, ready, tokens, log_probs)
+            for at, token, log_prob, top in zip(ready, tokens, log_probs, tops, strict=True):
+                self._take(at, token, log_prob, top, out)
         return list(out.values())
 
     def _masks(self, ready: list[int], width: int, out: Written) -> tuple[Tensor | None, list[int]]:
@@ -320,7 +331,32 @@ class Engine:
         both = torch.stack([found.to(torch.float64), log_probs.to(torch.float64)]).tolist()  # the one read
         return [int(token) for token in both[0]], both[1]
 
-    def _take(self, at: int, token: int, log_prob: float, out: Written) -> None:
+    def _tops(
+        self, logits: Tensor, masks: Tensor | None, ready: list[int], tokens: list[int], log_probs: list[float]
+    ) -> list[Tops]:
+        """Return the best tokens of rows that ask for them; their log_probs become those among all allowed."""
+        requests = [cast(Request, self._rows[at].request) for at in ready]
+        tops: list[Tops] = [[] for _ in ready]
+        asking = [i for i, each in enumerate(requests) if each.best and tokens[i] >= 0]
+        if not asking:
+            return tops
+        x = logits[torch.tensor([ready[i] for i in asking], device=self.device)].double()
+        temperatures = [[requests[i].filters.temperature or 1.0] for i in asking]
+        x /= torch.tensor(temperatures, dtype=x.dtype, device=self.device)
+        if masks is not None:
+            x = torch_ops.arrays.keep_packed(
+                x, masks[torch.tensor(asking, device=self.device)], x.shape[1], in_place=True
+            )
+        x = x.log_softmax(-1)
+        own = x.gather(1, torch.tensor([[tokens[i]] for i in asking], device=self.device))[:, 0].tolist()
+        best = x.topk(min(max(requests[i].best for i in asking), x.shape[1]))
+        for i, log_prob, values, places in zip(asking, own, best.values.tolist(), best.indices.tolist(), strict=True):
+            log_probs[i] = log_prob
+            known = [(token, value) for token, value in zip(places, values, strict=True) if math.isfinite(value)]
+            tops[i] = known[: requests[i].best]
+        return tops
+
+    def _take(self, at: int, token: int, log_prob: float, top: Tops, out: Written) -> None:
         """Write a drawn token of a row and what is forced behind it."""
         row = self._rows[at]
         request = cast(Request, row.request)
@@ -336,9 +372,9 @@ class Engine:
         if request.matcher is not None:
             behind = self._within_budget(row, partial(_taken, request.matcher, token, request.jump), out)
         if behind is not None:
-            self._written(at, [token, *behind], log_prob, out)
+            self._written(at, [token, *behind], log_prob, top, out)
 
-    def _written(self, at: int, own: list[int], log_prob: float, out: Written) -> None:
+    def _written(self, at: int, own: list[int], log_prob: float, top: Tops, out: Written) -> None:
         """Note tokens of a row, of which the first was drawn if the row has begun."""
         row = self._rows[at]
         request = cast(Request, row.request)
@@ -348,6 +384,8 @@ class Engine:
         request.tokens += cut
         request.forced += max(0, len(cut) - drawn)
         request.log_probs += ([log_prob] * drawn + [0.0] * len(own))[: len(cut)]
+        if request.best:
+            request.tops += [top if drawn and not i else [(token, 0.0)] for i, token in enumerate(cut)]
         row.pending += cut
         if cut:
             out.setdefault(at, (request, []))[1].extend(cut)

@@ -148,6 +148,84 @@ def test_a_server_writes_calls_of_its_family(family):
 # ----------------------------------------------------------------------------------- more of what agents send
 
 
+SHAPE = {
+    "type": "object", "properties": {"at": {"$ref": "#/$defs/at"}}, "required": ["at"], "additionalProperties": False,
+    "$defs": {"at": {"enum": ["<tool_call>", "here"]}},
+}  # fmt: skip
+BESIDE = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SHAPE}}
+
+
+@pytest.mark.parametrize("family", ["hermes", *FAMILIES])
+def test_an_answer_is_calls_or_fits_its_schema(family, vocab):
+    found = constraint_of(asked([WEATHER, NOW], response_format=BESIDE), family)
+    assert found is not None
+    matcher = mw.Matcher(found.to_compile("spaced").compile(vocab), vocab)
+    read = reader_of(found, vocab)
+    call = (
+        '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+        if family == "hermes"
+        else text_of(family, [("now", {})])
+    )
+    rng = random.Random(family)
+    for text, calls in ((call, 1), ('{"at": "<tool_call>"}', 0), ('{"at": "here"}', 0)):
+        tokens = tokens_of(vocab, text) if calls else vocab.encode(text)
+        assert matcher.accepts(tokens), text
+        choice = choice_of(0, vocab, [], read())
+        while tokens:
+            size = rng.randint(1, 9)
+            choice.feed(tokens[:size], len(tokens) <= size)
+            tokens = tokens[size:]
+        assert len(choice.calls.found) == calls
+        assert choice.said == ("" if calls else text)
+        assert choice.calls.ended(False) == ("tool_calls" if calls else "stop")
+    for text in ("", "so ", '{"at": "there"}', '{"at": "here"} ', "x" + call, call + '{"at": "here"}'):
+        assert not matcher.accepts(tokens_of(vocab, text)), text
+
+
+def test_a_schema_of_the_answer_says_nothing_of_answers_that_are_calls():
+    for choice in ("required", {"type": "function", "function": {"name": "now"}}):
+        found = constraint_of(asked([WEATHER, NOW], tool_choice=choice, response_format=BESIDE))
+        assert found == constraint_of(asked([WEATHER, NOW], tool_choice=choice))
+    found = constraint_of(asked([WEATHER, NOW], tool_choice="none", response_format=BESIDE))
+    assert found is not None
+    assert (found.kind, found.source) == ("schema", SHAPE)
+
+
+def test_what_is_wrong_with_the_answers_schema_or_not_enforced_is_told_by_its_field(vocab):
+    wrong = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"uniqueItems": True, "title": "x"}}}
+    for family in ("hermes", "glm_4_7"):
+        found = constraint_of(asked([WEATHER, NOW], response_format=wrong, allow=["uniqueItems"]), family)
+        assert found is not None
+        told = found.named(found.to_compile("spaced").compile(vocab).unenforced)
+        assert [each.pointer for each in told] == ["response_format.json_schema.schema#/uniqueItems"]
+
+
+@pytest.mark.parametrize("family", ["hermes", "qwen_3_coder"])
+def test_a_server_writes_calls_or_an_answer_of_a_schema(family):
+    with running(replace(loading.tiny(), calls=family), limits=Limits(max_tokens=1000)) as service:
+        client = client_of(service)
+        options = {
+            "model": loading.TINY, "messages": HELLO, "tools": [WEATHER, NOW], "response_format": BESIDE,
+            "max_tokens": 900, "parallel_tool_calls": False,
+        }  # fmt: skip
+        seen = set()
+        for seed in range(12):
+            [one] = client.chat.completions.create(**options, seed=seed).choices
+            if one.message.tool_calls:
+                assert (one.finish_reason, one.message.content) == ("tool_calls", None)
+            else:
+                assert one.finish_reason == "stop"
+                assert json.loads(one.message.content)["at"] in ("<tool_call>", "here")
+            streamed = "".join(
+                choice.delta.content or ""
+                for chunk in client.chat.completions.create(**options, seed=seed, stream=True)
+                for choice in chunk.choices
+            )
+            assert streamed == (one.message.content or "")
+            seen.add(one.finish_reason)
+        assert seen == {"tool_calls", "stop"}
+
+
 def test_allowed_tools_are_as_if_there_were_no_others():
     choice = {"mode": "required", "tools": [{"type": "function", "function": {"name": "now"}}]}
     found = constraint_of(asked([WEATHER, NOW], tool_choice={"type": "allowed_tools", "allowed_tools": choice}))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import math
 import os
 import random
 import re
@@ -258,6 +259,26 @@ def test_text_ends_before_the_first_stop_however_it_comes(parts, stops, rng):
     complete = [stop for stop in stops if ends and text[: ends[0]].endswith(stop)]
     assert said == (text[: ends[0] - max(map(len, complete))] if ends else text)
     assert made.stopped == bool(ends)
+
+
+def test_the_best_tokens_are_told_where_they_are_asked_for(client):
+    out = chat(client, max_tokens=6, seed=1, temperature=0, logprobs=True, top_logprobs=3).choices[0]
+    for token in out.logprobs.content:
+        assert len(token.top_logprobs) == 3
+        assert token.top_logprobs[0].token == token.token  # the best one, at temperature 0
+        assert token.top_logprobs[0].logprob == token.logprob < 0
+        assert [each.logprob for each in token.top_logprobs] == sorted(each.logprob for each in token.top_logprobs)[
+            ::-1
+        ]
+    stream = chat(client, max_tokens=6, seed=1, temperature=0, logprobs=True, top_logprobs=3, stream=True)
+    told = [each for part in stream for choice in part.choices if choice.logprobs for each in choice.logprobs.content]
+    assert told == out.logprobs.content
+    body = {"guided_choice": ["red", "green"]}
+    one = client.completions.create(model=loading.TINY, prompt="a", logprobs=20, seed=2, extra_body=body).choices[0]
+    first = one.logprobs.top_logprobs[0]
+    assert math.isclose(sum(map(math.exp, first.values())), 1, rel_tol=1e-5)
+    assert all("red".startswith(text) or "green".startswith(text) for text in first)
+    assert first[one.logprobs.tokens[0]] == one.logprobs.token_logprobs[0]
 
 
 def test_a_stop_ends_free_text_and_frees_its_row(client, service):
@@ -569,7 +590,8 @@ REFUSED = [
     ({"frequency_penalty": -1.0}, 400, "frequency_penalty", "not supported, as the server keeps no counts"),
     ({"repetition_penalty": 1.1}, 400, "repetition_penalty", "not supported: the server keeps no counts"),
     ({"logit_bias": {"5": 1.0}}, 400, "logit_bias", "not supported, as tokens are drawn"),
-    ({"top_logprobs": 2, "logprobs": True}, 400, "top_logprobs", "not supported, as only the token"),
+    ({"top_logprobs": 2}, 400, "top_logprobs", "goes with logprobs: true"),
+    ({"top_logprobs": 21, "logprobs": True}, 400, "top_logprobs", "20"),
     ({"frobnicate": 1}, 400, "frobnicate", "frobnicate is not supported"),
     ({"guided_grammar": "root ::= x"}, 400, "guided_grammar", "^line 1, column 10: there is no rule x[^^]*\\^"),
     ({"guided_grammar": 'x: "a"'}, 400, "guided_grammar", "start"),
@@ -613,7 +635,10 @@ REFUSED = [
     ({"stop": ""}, 400, "stop", ""),
     ({"guided_regex": "[ab]{30}", "max_tokens": 20}, 400, "max_tokens", "30 tokens"),
     ({"tools": TOOLS, "stop": "x"}, 400, "stop", "complete"),
-    ({"tools": TOOLS, "response_format": {"type": "json_object"}}, 400, "tools", "at the same time"),
+    ({"tools": TOOLS, "response_format": {**TAGS}}, 400, "tools", "at the same time"),
+    ({"tools": TOOLS, "response_format": {"type": "json_schema", "json_schema": {
+        "name": "x", "schema": {"properties": {"x": 3}}}}}, 400,
+     "response_format.json_schema.schema", "^/properties/x"),
     ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"x": 3}}}}]}, 400,
      "tools[0].function.parameters", "^function 'f': /properties/x"),
     ({"response_format": {"type": "structural_tag"}}, 400, "response_format", "^/: 'format' is missing"),

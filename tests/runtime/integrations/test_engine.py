@@ -382,3 +382,36 @@ def test_requests_end_by_any_end_of_the_vocabulary(vocab, model, way, monkeypatc
         Engine(model, blank, eos=0)
     with pytest.raises(ValueError, match=r"the table has eos 0, .* and the engine \[0, 266, 268\]"):
         engine.add([3], dataclasses.replace(sources[0].to_table(), other_ends=()), max_tokens=9)
+
+
+@pytest.mark.parametrize("temperature", [0, 0.7])
+def test_the_best_tokens_are_told_beside_each_that_was_drawn(model, vocab, tables, temperature):
+    """Against the model's own softmax over all allowed tokens, asked token by token."""
+    engine = Engine(model, vocab, rows=3)
+    kept = [
+        engine.add([5, 6], table, max_tokens=9, temperature=temperature, top_k=4, seed=n, best=best)
+        for n, (table, best) in enumerate(zip([*tables, tables[1]], [3, 5, 3, 20, 1, 0], strict=True))
+    ]
+    engine.run()
+    assert not kept[-1].tops
+    several = 0
+    for request in kept[:-1]:
+        assert len(request.tops) == len(request.log_probs) == len(request.tokens)
+        matcher = None if request.table is None else mw.Matcher(request.table, vocab, max_tokens=9)
+        for at, (token, log_prob, tops) in enumerate(zip(request.tokens, request.log_probs, request.tops, strict=True)):
+            with torch.no_grad():
+                logits = model(torch.tensor([[5, 6, *request.tokens[:at]]])).logits[0, -1].numpy()
+            if matcher is not None:
+                bits = np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")
+                logits = np.where(np.pad(bits, (0, logits.size))[: logits.size] == 1, logits, -np.inf)
+                assert matcher.advance(token)
+            if tops == [(token, 0.0)]:  # forced, or all that is allowed
+                continue
+            x = logits / (temperature or 1.0)
+            x -= np.logaddexp.reduce(x)
+            best = [i for i in np.argsort(-x, kind="stable")[: request.best] if np.isfinite(x[i])]
+            assert [i for i, _ in tops] == best
+            assert np.allclose([value for _, value in tops], x[best], atol=1e-6)
+            assert math.isclose(log_prob, x[token], abs_tol=1e-6)
+            several += 1
+    assert several > 10
