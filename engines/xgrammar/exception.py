@@ -1,0 +1,62 @@
+"""The errors of XGrammar: what maskwright refuses is also a RuntimeError, as callers of that package catch it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ...compile.json_schema import source
+from ...errors import BudgetError, ConstraintError, GrammarError, NoTableError, RegexError, SchemaError
+
+
+class DeserializeFormatError(RuntimeError):
+    """A text that `serialize_json` did not write, or that is of another tokenizer."""
+
+
+class DeserializeVersionError(RuntimeError):
+    """A text that another version wrote."""
+
+
+class InvalidStructuralTagError(RuntimeError):
+    """A structural tag that is at fault."""
+
+
+class InvalidJSONError(RuntimeError):
+    """A text that is no JSON."""
+
+
+class UsageError(ValueError, RuntimeError):
+    """A call that cannot be done as it is given."""
+
+
+_BEGINS: dict[type[RuntimeError], str] = {
+    RuntimeError: "",
+    InvalidStructuralTagError: "InvalidStructuralTag",
+    InvalidJSONError: "InvalidJSON",
+}
+_BOTH: dict[tuple[type, type], Any] = {}
+for _kind in (ConstraintError, RegexError, SchemaError, GrammarError, NoTableError, BudgetError):
+    for _other, _begin in _BEGINS.items():
+        _name = _begin + _kind.__name__
+        # by a name of this file, as pickles find it
+        _BOTH[_kind, _other] = globals()[_name] = type(
+            _name, (_kind, _other), {"__module__": __name__, "__doc__": f"{_kind.__doc__} A {_other.__name__} too."}
+        )
+
+
+@contextmanager
+def raising(other: type[RuntimeError] = RuntimeError) -> Iterator[None]:
+    """Let errors of constraints be errors of XGrammar as well, with all their fields."""
+    try:
+        yield
+    except ConstraintError as error:
+        if not isinstance(error, other):
+            error.__class__ = next(_BOTH[kind, other] for kind in type(error).__mro__ if (kind, other) in _BOTH)
+        raise
+
+
+def parsed(text: str | bytes) -> Any:
+    """Return what a JSON text says, with fractions as Decimal. Raises InvalidJSONError."""
+    with raising(InvalidJSONError):
+        return source.parsed(text, "")
