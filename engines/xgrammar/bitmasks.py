@@ -40,8 +40,7 @@ def apply_token_bitmask_inplace(
     """
     if backend not in get_args(Backend):
         raise ValueError(f"backend must be one of {', '.join(get_args(Backend))}, not {backend!r}")
-    if logits.ndim == 1 and bitmask.ndim == 1:
-        logits, bitmask = logits[None], bitmask[None]
+    logits, bitmask = (each[None] if each.ndim == 1 else each for each in (logits, bitmask))
     chosen = logits
     if indices is not None:
         at = torch.as_tensor(indices, dtype=torch.int64)

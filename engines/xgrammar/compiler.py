@@ -132,7 +132,7 @@ class GrammarCompiler:
         return self._compiled(grammar)
 
     def compile_builtin_json_grammar(self) -> CompiledGrammar:
-        """Return the constraint of any JSON value."""
+        """Return the constraint of any JSON object or list."""
         return self._compiled(Grammar.builtin_json_grammar())
 
     def compile_regex(self, regex: str) -> CompiledGrammar:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ... import errors
 from ...compile.json_schema import source
-from ...errors import BudgetError, ConstraintError, GrammarError, NoTableError, RegexError, SchemaError
 
 
 class DeserializeFormatError(RuntimeError):
@@ -36,10 +36,14 @@ _BEGINS: dict[type[RuntimeError], str] = {
     InvalidJSONError: "InvalidJSON",
 }
 _BOTH: dict[tuple[type, type], Any] = {}
-for _kind in (ConstraintError, RegexError, SchemaError, GrammarError, NoTableError, BudgetError):
+_KINDS = (
+    errors.ConstraintError, errors.RegexError, errors.SchemaError, errors.GrammarError, errors.NoTableError,
+    errors.BudgetError,
+)  # fmt: skip
+for _kind in _KINDS:
     for _other, _begin in _BEGINS.items():
         _name = _begin + _kind.__name__
-        # by a name of this file, as pickles find it
+        # of this file, where pickles find it by its name
         _BOTH[_kind, _other] = globals()[_name] = type(
             _name, (_kind, _other), {"__module__": __name__, "__doc__": f"{_kind.__doc__} A {_other.__name__} too."}
         )
@@ -50,10 +54,11 @@ def raising(other: type[RuntimeError] = RuntimeError) -> Iterator[None]:
     """Let errors of constraints be errors of XGrammar as well, with all their fields."""
     try:
         yield
-    except ConstraintError as error:
-        if not isinstance(error, other):
-            error.__class__ = next(_BOTH[kind, other] for kind in type(error).__mro__ if (kind, other) in _BOTH)
-        raise
+    except errors.ConstraintError as error:
+        if isinstance(error, other):
+            raise
+        both = next(_BOTH[kind, other] for kind in type(error).__mro__ if (kind, other) in _BOTH)
+        raise errors.made_again(both, error.args, error.__dict__) from error.__cause__
 
 
 def parsed(text: str | bytes) -> Any:

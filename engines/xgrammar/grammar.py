@@ -66,8 +66,8 @@ class Grammar:
 
     @classmethod
     def builtin_json_grammar(cls) -> Grammar:
-        """Return that of any JSON value."""
-        return cls({"type": "json_schema", "json_schema": True})
+        """Return that of any JSON object or list."""
+        return cls({"type": "json_schema", "json_schema": {"type": ["object", "array"]}})
 
     @classmethod
     def concat(cls, *grammars: Grammar) -> Grammar:

@@ -110,7 +110,10 @@ class GrammarMatcher:
         """Return the text that must follow, in whole characters; "" if none must. Raises UsageError after the end."""
         if self._is_ended():
             raise UsageError("the end was taken: nothing follows it")
-        return whole_characters(self._matcher.forced_text()).decode()
+        try:
+            return whole_characters(self._matcher.forced_text()).decode()
+        except UnicodeDecodeError:  # a character has begun, and is no text before it ends
+            return ""
 
     def rollback(self, num_tokens: int = 1) -> None:
         """Take back the last steps. Raises UsageError if there are not as many."""
@@ -190,12 +193,12 @@ class GrammarMatcher:
             temperatures.fill_(_NO_TEMPERATURE)
         ends = time.monotonic() + time_threshold if time_threshold > 0 else None
         for node in self._allowed_nodes(*tree):
-            if ends is not None and time.monotonic() > ends:
-                return False
             if not self.is_terminated():
                 self.fill_next_token_bitmask(token_bitmask, node)
             if temperatures is not None and self.temperature is not None:
                 temperatures[node] = self.temperature
+            if ends is not None and time.monotonic() > ends:
+                return False
         return True
 
     def _allowed_nodes(self, child: list[int], sibling: list[int], token: list[int]) -> Iterator[int]:

@@ -295,10 +295,11 @@ def tag_of(*args: Any, **kwargs: Any) -> Mapping[str, Any]:
 
     Raises InvalidJSONError, InvalidStructuralTagError for what is no object, UsageError for other arguments.
     """
-    given = dict(zip(("structural_tag",) if len(args) == 1 else ("tags", "triggers"), args, strict=False), **kwargs)
+    names = {0: (), 1: ("structural_tag",), 2: ("tags", "triggers")}.get(len(args), range(len(args)))
+    given = dict(zip(names, args, strict=True)) | kwargs
     if set(given) == {"tags", "triggers"}:
         return StructuralTag.from_legacy_structural_tag(given["tags"], given["triggers"]).model_dump()
-    if set(given) != {"structural_tag"} or len(args) > 2:
+    if set(given) != {"structural_tag"}:
         raise UsageError(f"pass a structural tag, or tags and triggers, not {', '.join(map(str, given)) or 'nothing'}")
     tag = given["structural_tag"]
     if isinstance(tag, str):
