@@ -87,8 +87,8 @@ def test_tests_of_the_core_are_collected_without_optional_packages():
 
 
 FOREIGN = {
-    "_backend", "_backend_was_auto", "_init_beam_search_structured_output", "_keywords", "_model", "_schema",
-    "_validate_structured_outputs",
+    "_backend", "_backend_was_auto", "_detect_metadata_from_hf", "_init_beam_search_structured_output", "_keywords",
+    "_model", "_schema", "_validate_structured_outputs",
 }  # fmt: skip
 """Names of other packages that the product has as well, or sets there."""
 

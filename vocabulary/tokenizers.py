@@ -182,9 +182,9 @@ class _Rules:
             case "ByteLevel":
                 self.byte_level = self.fused = True
                 self.trailing_space = bool(suffix)
-                self.steps.append(lambda text: _from_byte_letters(text, suffix))
+                self.steps.append(lambda text: from_byte_letters(text, suffix))
             case "ByteFallback":
-                self.steps.append(_from_byte_name)
+                self.steps.append(from_byte_name)
             case "Metaspace":
                 self.leading_space |= config.get("prepend_scheme", "always") != "never"
                 self.steps.append(lambda text: text.replace(config["replacement"], " "))
@@ -210,7 +210,7 @@ class _Rules:
                 raise _refused(kind, "is not one whose tokens have bytes of their own")
 
 
-def _from_byte_name(text: str) -> str | bytes:
+def from_byte_name(text: str) -> str | bytes:
     name = _BYTE.fullmatch(text)
     if name is None:
         return text
@@ -233,7 +233,7 @@ class _ByteLetters(dict[int, int]):
 _LETTERS = _ByteLetters()
 
 
-def _from_byte_letters(text: str, suffix: str = "") -> bytes:
+def from_byte_letters(text: str, suffix: str = "") -> bytes:
     stem = text.removesuffix(suffix)
     end = b" " if suffix and stem != text else b""
     try:

@@ -1,0 +1,3 @@
+"""XGrammar's classes for other packages."""
+
+from . import hf as hf
