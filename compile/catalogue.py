@@ -17,13 +17,13 @@ from ..table.item_ids import ItemIds
 from ..table.sharded_files import ShardedFiles
 from ..table.sharded_matrix import ShardedMatrix
 from ..table.snapshot import Snapshot
-from ..table.sorted_matrix import SortedMatrix
 from ..table.transition_table import TransitionTable
 from ..table.update_log import check_apart
 from ..vocabulary.token_ids import EndTokens
 from ..vocabulary.vocabulary import Vocabulary
-from .catalogue_file import CatalogueHeader, ItemRows, is_fixed, read_fixed, write_fixed
+from .catalogue_file import CatalogueHeader, ItemRows, is_fixed, matrix_of, read_fixed, write_fixed
 from .found_items import AnyFilter, Table, on_host, ranked_items
+from .item_follower import ItemFollower
 from .item_store import ItemStore
 from .parquet import ParquetRows, read_with_names, read_with_offsets
 from .sequences import compile_sids, progress_bar, rectangle, sort_sids
@@ -70,7 +70,7 @@ class Catalogue:
     code_tokens: CodeTokens
     vocabulary: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    _store: ItemStore | None = field(default=None, init=False, repr=False)
+    _store: ItemStore | ItemFollower | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         rows = self.table.num_items
@@ -239,8 +239,11 @@ class Catalogue:
             >>> catalogue.without(["hat"]).contains([[3, 1], [3, 0]])
             array([ True, False])
         """
+        rows = self.ids.rows(ids)
+        if isinstance(self.table, Snapshot):
+            return self.table.without_rows(rows)
         keep = np.ones(len(self), np.bool_)
-        keep[self.ids.rows(ids)] = False
+        keep[rows] = False
         return self.filter(keep)
 
     def items(
@@ -322,12 +325,9 @@ class Catalogue:
     # ---------------------------------------------------------------------------------------------- changes
 
     def live(
-        self,
-        capacity: int = 1 << 16,
-        *,
-        widths: tuple[int, ...] | None = None,
+        self, capacity: int = 1 << 16, *, widths: tuple[int, ...] | None = None,
         log: str | os.PathLike[str] | None = None,
-    ) -> Catalogue:
+    ) -> Catalogue:  # fmt: skip
         """Return this catalogue as the first version of one that lives, into which items are inserted.
 
         Args:
@@ -346,26 +346,16 @@ class Catalogue:
         Examples:
             >>> shop = Catalogue.of([[3, 1]], ["shoe"], vocab_size=4, kind="matrix").live(capacity=1_000)
         """
-        matrix = self.table
-        if not isinstance(matrix, SortedMatrix):
-            raise ConstraintError(
-                "live catalogues are of sorted matrices, and this catalogue has another table",
-                remedies=[Advice('Make it with {}="matrix"', ("kind",))] if self._store is None else [],
-            )
+        matrix = matrix_of(self.table, "live catalogues")
         header = CatalogueHeader(self.code_tokens, self.vocabulary, self.metadata)
         rows = ItemRows.of(matrix, self.ids)
         return self._of_store(ItemStore(header, rows, matrix, capacity, widths=widths, log=log))
 
     @classmethod
     def open(
-        cls,
-        path: str | os.PathLike[str],
-        capacity: int = 1 << 16,
-        *,
-        vocabulary: Vocabulary | None = None,
-        widths: tuple[int, ...] | None = None,
-        log: str | os.PathLike[str] | None = None,
-    ) -> Catalogue:
+        cls, path: str | os.PathLike[str], capacity: int = 1 << 16, *, vocabulary: Vocabulary | None = None,
+        widths: tuple[int, ...] | None = None, log: str | os.PathLike[str] | None = None, follow: bool = False,
+    ) -> Catalogue:  # fmt: skip
         """Return a catalogue that lives and begins with a file that `save` wrote.
 
         Args:
@@ -374,12 +364,14 @@ class Catalogue:
             vocabulary: The one that the catalogue must be of, if that is to be checked.
             widths: As in `live`.
             log: The one that was written to when the file was saved, or another.
+            follow: Whether another process writes to the log: this one reads it, and `publish` returns the version of
+                its last whole update. Any number of processes may follow a log, each with a capacity of its own.
 
         Returns:
             The catalogue with the updates of the log.
 
         Raises:
-            FileNotFoundError: There is no such file.
+            FileNotFoundError: There is no such file, or no log to follow.
             ConstraintError: The catalogue in the file is not of kind "matrix", or file and log are one.
             TableFileError: As in `load`, and as of `live` for the log.
             VocabularyMismatchError: The file is of another vocabulary.
@@ -389,32 +381,39 @@ class Catalogue:
         """
         if log is not None:
             check_apart(path, Path(log))
+        fingerprint = None if vocabulary is None else vocabulary.fingerprint
+        if follow:
+            return cls._of_store(ItemFollower(path, log, fingerprint, capacity, widths=widths))
         if is_fixed(path):
             return cls.load(path, vocabulary=vocabulary).live(capacity, widths=widths, log=log)
-        fingerprint = None if vocabulary is None else vocabulary.fingerprint
         return cls._of_store(ItemStore.opened(path, fingerprint, capacity, widths=widths, log=log))
 
     @classmethod
-    def _of_store(cls, store: ItemStore) -> Catalogue:
+    def _of_store(cls, store: ItemStore | ItemFollower) -> Catalogue:
         table, ids = store.publish()
         made = cls(table, ids, *store.header)
         object.__setattr__(made, "_store", store)
         return made
 
     @property
-    def _changing(self) -> ItemStore:
+    def _living(self) -> ItemStore | ItemFollower:
         """The store of a catalogue that lives. Raises ConstraintError for one that is fixed."""
         if self._store is None:
-            raise ConstraintError(
-                "this catalogue is fixed: its items neither come nor go",
-                remedies=[Advice("Call live(), or open its file with Catalogue.open.")],
-            )
+            advice = Advice("Call live(), or open its file with Catalogue.open.")
+            raise ConstraintError("this catalogue is fixed: its items neither come nor go", remedies=[advice])
         return self._store
+
+    @property
+    def _changing(self) -> ItemStore:
+        """The store of a catalogue that this process changes. Raises ConstraintError for others."""
+        if isinstance(self._living, ItemFollower):
+            raise ConstraintError("this catalogue follows the log of another process, which alone changes its items")
+        return self._living
 
     @property
     def num_added(self) -> int:
         """How many sequences the store has beside those of the last `compact`: the capacity at most."""
-        return self._changing.num_delta
+        return self._living.num_delta
 
     def insert(self, sids: Any, items: Any) -> None:
         """Add items to the store: `publish` shows them. Each takes the next row.
@@ -444,12 +443,14 @@ class Catalogue:
         """Return the next version: the items of the store as they are now, for searches that begin from now on.
 
         Returns:
-            The catalogue, whose table `ops.with_snapshot` puts in the place of that of an earlier version.
+            The catalogue, whose table `ops.with_snapshot` puts in the place of that of an earlier version. The table of
+            one that follows a log is the same as long as nothing came.
 
         Raises:
             ConstraintError: The catalogue is fixed.
+            FileNotFoundError, TableFileError: The log that it follows is gone, damaged, or one of another catalogue.
         """
-        return self._of_store(self._changing)
+        return self._of_store(self._living)
 
     def compact(self) -> None:
         """Make room for more sequences: in a thread of its own, while all else goes on.
@@ -501,7 +502,7 @@ class Catalogue:
             >>> Catalogue.of([[3, 1]], ["shoe"], vocab_size=4).save("shop.catalogue")  # doctest: +SKIP
         """
         if self._store is not None:
-            self._store.compact(save=Path(path))
+            self._changing.compact(save=Path(path))
             return
         assert not isinstance(self.table, Snapshot)  # which a store goes with
         write_fixed(path, CatalogueHeader(self.code_tokens, self.vocabulary, self.metadata), self.table, self.ids)
@@ -589,9 +590,4 @@ class Catalogue:
             ConstraintError: N is less than one, sequences have fewer than three tokens, or the catalogue is not of kind
                 "matrix".
         """
-        if not isinstance(self.table, SortedMatrix):
-            raise ConstraintError(
-                "shards are of sorted matrices, and this catalogue has another table",
-                remedies=[Advice('Make it with {}="matrix"', ("kind",))] if self._store is None else [],
-            )
-        return ShardedMatrix(self.table, shards)
+        return ShardedMatrix(matrix_of(self.table, "shards"), shards)

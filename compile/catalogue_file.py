@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import TableError, TableFileError
+from ..errors import Advice, ConstraintError, TableError, TableFileError
 from ..table import file
 from ..table.groups import TableArrays
 from ..table.item_ids import ItemIds
+from ..table.snapshot import Snapshot
 from ..table.sorted_matrix import SortedMatrix
 from ..table.transition_table import TransitionTable
 from ..table.update_log import ITEMS, Covered, header_of
@@ -79,6 +80,16 @@ class ItemRows(NamedTuple):
         """Return how a log begins of what comes after these."""
         arrays = (self.tokens, self.live, *self.ids.by_name().values())
         return header_of(ITEMS, vocab_size, self.tokens.shape[1], len(self.tokens), arrays)
+
+
+def matrix_of(table: TransitionTable | SortedMatrix | Snapshot, what: str) -> SortedMatrix:
+    """Return the sorted matrix of a catalogue with this table. Raises ConstraintError: what needs one, by name."""
+    if isinstance(table, SortedMatrix):
+        return table
+    raise ConstraintError(
+        f"{what} are of sorted matrices, and this catalogue has another table",
+        remedies=[] if isinstance(table, Snapshot) else [Advice('Make it with {}="matrix"', ("kind",))],
+    )
 
 
 def is_fixed(path: str | os.PathLike[str]) -> bool:
@@ -148,8 +159,17 @@ def read_live(
         tokens, live, ids = named["tokens"], named["live"].astype(np.bool_), ItemIds.from_names(named)
         if tokens.ndim != 2 or live.shape != tokens.shape[:1] or len(ids) != len(tokens) or not live.any():
             raise TableError("tokens, live rows and ids do not fit each other")
-        header, covered = CatalogueHeader.read(read, named, tokens.shape[1]), read["covered"]
-        covers = None if covered is None else Covered(bytes.fromhex(covered[0]), covered[1])
-        return header, ItemRows(tokens, live, ids), sort_sids(tokens[live], read["vocab_size"]), covers
+        header = CatalogueHeader.read(read, named, tokens.shape[1])
+        return header, ItemRows(tokens, live, ids), sort_sids(tokens[live], read["vocab_size"]), _covered(read)
     except (TableError, TypeError, KeyError, ValueError) as error:
         raise TableFileError(f"{os.fspath(path)} is not a valid live catalogue: {error}") from error
+
+
+def covered_now(path: str | os.PathLike[str]) -> Covered | None:
+    """Return how much of a log a catalogue that lives has in it, None of one that is fixed. Reads the header alone."""
+    return None if is_fixed(path) else _covered(file.read_header(path, _LIVE))
+
+
+def _covered(header: Mapping[str, Any]) -> Covered | None:
+    found = header["covered"]
+    return None if found is None else Covered(bytes.fromhex(found[0]), found[1])

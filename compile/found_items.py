@@ -30,7 +30,7 @@ def ranked_items(
     tables: list[Table | AnyFilter] = [table]
     if filters is not None:
         tables = [filters] if isinstance(filters, SidFilter | LiveFilter) else list(filters)
-    if any(_whole(one) is not table for one in tables):
+    if any(table_of(one) is not table for one in tables):
         raise ConstraintError("is of another catalogue: a filter is made by `filter` of this one", argument="filters")
     batch = len(given.states)
     if not tables or batch % len(tables):
@@ -59,7 +59,7 @@ def _ranked(
     return out
 
 
-def _whole(table: Any) -> Any:
+def table_of(table: Any) -> Any:
     """Return the table that a filter is of, or the table itself."""
     if isinstance(table, SidFilter):
         return table.table

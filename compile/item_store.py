@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sized
+from collections.abc import Iterable, Sized
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,24 +62,30 @@ class ItemStore:
         self._closed = False
         self._tokens, self._live, self._ids = GrowingArray(rows.tokens), GrowingArray(rows.live), _GrowingIds(rows.ids)
         self._index = ItemIndex(matrix, rows.tokens, rows.live.copy())
+        self._prepared: ItemIndex | None = None
         if log is not None:
             self._recover(UpdateLog(Path(log), rows.header(matrix.vocab_size), covered))
 
     def _recover(self, log: UpdateLog) -> None:
         """Make the updates of a log again, and write to it from now on."""
-        matrix = self._sids.base
-        for kind, update in log.recover():
-            if kind == INSERT:
-                read, ids = insert_of_bytes(update, matrix.length, self._ids.are_strings)
-                tokens = read.astype(matrix.columns.dtype)
-                self._sids.repeat([(kind, tokens)])
-                self._take(tokens, ids)
-            else:
-                rows = delete_of_bytes(update)
-                self._sids.repeat([(kind, self._tokens.view()[rows])])
-                self._live.view()[rows] = False
-        self._follow(self._sids.base)
+        self.repeat(log.recover())
         self._log = log
+
+    def repeat(self, updates: Iterable[tuple[int, bytes]]) -> None:
+        """Make updates again, as logs have them. Where there is no room, the store is compacted first."""
+        matrix = self._sids.base
+        with self._lock:
+            for kind, update in updates:
+                if kind == INSERT:
+                    read, ids = insert_of_bytes(update, matrix.length, self._ids.are_strings)
+                    tokens = read.astype(matrix.columns.dtype)
+                    self._sids.repeat([(kind, tokens)])
+                    self._take(tokens, ids)
+                else:
+                    rows = delete_of_bytes(update)
+                    self._sids.repeat([(kind, self._tokens.view()[rows])])
+                    self._live.view()[rows] = False
+            self._follow(self._sids.base)
 
     def close(self) -> None:
         """Close the log, so that another store may write to it. Updates of this one then raise ValueError."""
@@ -170,14 +176,12 @@ class ItemStore:
                 self._check_open()
                 if self._log is not None:
                     check_apart(save, self._log.path)
-            self._sids.compact()
+            self._sids.compact(prepare=self._prepare)
             with self._lock:
                 self._follow(self._sids.base)
-                index = self._index
                 live = None if save is None else self._live.view().copy()
                 tokens, ids = self._tokens.view(), self._ids.view()
                 covered = None if self._log is None else self._log.covered
-            index.build()
             if save is None or live is None:
                 return
             if not live.any():
@@ -190,10 +194,25 @@ class ItemStore:
                 with self._lock:
                     self._log.restart(header, covered)
 
+    def _prepare(self, base: SortedMatrix) -> None:
+        """Build the index of a base that is to come, so that no search waits for it.
+
+        It holds no lock, as what holds it may wait for the compaction: rows that come meanwhile are appended later.
+        """
+        alive = self._live.view().copy()  # which grows after the tokens
+        index = ItemIndex(base, self._tokens.view()[: len(alive)], alive)
+        index.build()
+        self._prepared = index
+
     def _follow(self, base: SortedMatrix) -> None:
         """Begin another index if the base is another one; the lock is held."""
-        if self._index.base is not base:
-            self._index = ItemIndex(base, self._tokens.view(), self._live.view().copy())
+        if self._index.base is base:
+            return
+        index, self._prepared, tokens = self._prepared, None, self._tokens.view()
+        if index is None or index.base is not base:
+            index = ItemIndex(base, tokens, self._live.view().copy())
+        index.append(range(index.count, len(tokens)), tokens[index.count :])
+        self._index = index
 
     def live_rows(self) -> tuple[SortedMatrix, ItemIds]:
         """Return the live items alone, numbered anew. Raises ConstraintError if there is none."""

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from ..automata.budget import Budget
 from ..compile.json_schema.approximations import allowed_keywords
@@ -17,11 +17,21 @@ VARIABLE = "MASKWRIGHT_ENGINE_OPTIONS"
 _LIMITS = ("states", "seconds", "bytes")
 
 
+class CatalogueFile(NamedTuple):
+    """Where a catalogue is: its file, and the log of the process that changes its items; None if none does."""
+
+    file: str
+    log: str | None = None
+
+
 class FilterFile(NamedTuple):
     """Where a filter is: a file of booleans, one for each item of a catalogue in the order of its input."""
 
     catalogue: str  # by name
     keep: str  # path of a .npy file
+
+
+_File = TypeVar("_File", CatalogueFile, FilterFile)
 
 
 @dataclass(frozen=True)
@@ -38,7 +48,7 @@ class EngineOptions:
     allow: tuple[str, ...] = ()
     budget: Budget = field(default_factory=Budget)
     cache_directory: str | None = None
-    catalogues: Mapping[str, str] = field(default_factory=dict)
+    catalogues: Mapping[str, CatalogueFile] = field(default_factory=dict)
     filters: Mapping[str, FilterFile] = field(default_factory=dict)
     untested: bool = False
 
@@ -102,20 +112,27 @@ def _directory(value: object) -> str:
     return value
 
 
-def _catalogues(value: object) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(path, str) and path for path in value.values()):
-        raise _wrong(f"catalogues must be an object of paths by name, not {value!r}")
-    return value
+def _catalogues(value: object) -> dict[str, CatalogueFile]:
+    if isinstance(value, dict):
+        value = {name: {"file": each} if isinstance(each, str) else each for name, each in value.items()}
+    return _files(value, CatalogueFile, 'catalogues must be an object of paths, or of {"file": path, "log": path},')
 
 
 def _filters(value: object) -> dict[str, FilterFile]:
-    fields = set(FilterFile._fields)
+    return _files(value, FilterFile, 'filters must be an object of {"catalogue": name, "keep": path}')
+
+
+def _files(value: object, kind: type[_File], what: str) -> dict[str, _File]:
+    """Return objects of texts by name as tuples of a kind; what: how an error says what they must be."""
+    known = set(kind._fields)
     if not isinstance(value, dict) or not all(
-        isinstance(each, dict) and set(each) == fields and all(isinstance(part, str) and part for part in each.values())
+        isinstance(each, dict)
+        and known - set(kind._field_defaults) <= set(each) <= known
+        and all(isinstance(part, str) and part for part in each.values())
         for each in value.values()
     ):
-        raise _wrong(f'filters must be an object of {{"catalogue": name, "keep": path}} by name, not {value!r}')
-    return {name: FilterFile(**each) for name, each in value.items()}
+        raise _wrong(f"{what} by name, not {value!r}")
+    return {name: kind(**each) for name, each in value.items()}
 
 
 def _untested(value: object) -> bool:

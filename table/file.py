@@ -6,7 +6,8 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -108,6 +109,32 @@ def read_arrays(
     lists as "arrays".
     """
     name = os.fspath(path)
+    with _opened(name, kind) as (file, header):
+        wanted = tuple(header["arrays"]) if names is None else names
+        missing = sorted(set(wanted) - set(file.keys()))
+        if missing:
+            raise TableFileError(f"{name} lacks {', '.join(missing)}: build it again from its source")
+        arrays = {key: file.get_tensor(key) for key in wanted}
+    checksum = header.pop("checksum", None)
+    if checksum != _checksum(header, arrays):
+        raise TableFileError(f"{name} was changed after it was written: build it again from its source")
+    del header["version"]
+    if vocabulary is not None and header.get("vocabulary") != vocabulary:
+        raise VocabularyMismatchError(
+            f"{name} was compiled for vocabulary {header.get('vocabulary')}, not {vocabulary}: compile it again"
+        )
+    return header, arrays
+
+
+def read_header(path: str | os.PathLike[str], kind: FileKind) -> dict[str, Any]:
+    """Return the header of a file of a kind, whose arrays are not looked at; errors as of `read`."""
+    with _opened(os.fspath(path), kind) as (_, header):
+        return header
+
+
+@contextmanager
+def _opened(name: str, kind: FileKind) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Return a context with a file of a kind and its header; what goes wrong in it is said of the file."""
     try:
         with safe_open(name, framework="numpy") as file:
             metadata = file.metadata() or {}
@@ -121,11 +148,7 @@ def read_arrays(
                 raise TableFileError(
                     f"{name} has format version {header.get('version')}, this maskwright reads {read}: {kind.again}"
                 )
-            wanted = tuple(header["arrays"]) if names is None else names
-            missing = sorted(set(wanted) - set(file.keys()))
-            if missing:
-                raise TableFileError(f"{name} lacks {', '.join(missing)}: build it again from its source")
-            arrays = {key: file.get_tensor(key) for key in wanted}
+            yield file, header
     except FileNotFoundError:
         raise FileNotFoundError(f"no {kind.what} at {name}") from None
     except TableError:
@@ -134,15 +157,6 @@ def read_arrays(
         raise TableFileError(
             f"{name} is truncated or is not a maskwright {kind.what} ({error}): build it again from its source"
         ) from error
-    checksum = header.pop("checksum", None)
-    if checksum != _checksum(header, arrays):
-        raise TableFileError(f"{name} was changed after it was written: build it again from its source")
-    del header["version"]
-    if vocabulary is not None and header.get("vocabulary") != vocabulary:
-        raise VocabularyMismatchError(
-            f"{name} was compiled for vocabulary {header.get('vocabulary')}, not {vocabulary}: compile it again"
-        )
-    return header, arrays
 
 
 def kind_of(path: str | os.PathLike[str], kinds: tuple[FileKind, ...]) -> FileKind:

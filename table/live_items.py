@@ -38,8 +38,9 @@ class GrowingArray:
         self._size = size
 
     def view(self) -> NDArray[Any]:
-        """Return all rows up to now."""
-        return self._array[: self._size]
+        """Return all rows up to now; a thread that appends meanwhile does no harm."""
+        size = self._size  # read first: an array that takes the place of another has as many rows at least
+        return self._array[:size]
 
 
 class ItemIndex:

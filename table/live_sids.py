@@ -157,13 +157,16 @@ class LiveSids:
         self._log = log
 
     def repeat(self, updates: Iterable[tuple[int, Rows]]) -> None:
-        """Make updates again, which are as of `update`, and were made of this base before."""
+        """Make updates again, which are as of `update`, and were made before: of a set that had room for them."""
         for kind, rows in updates:
             try:
-                self._update(kind, rows)
-            except ConstraintError:  # full, where a compaction had made room before
+                self.update(kind, rows)
+            except ConstraintError:  # a compaction had made room before, or the other set had more
+                with self._lock:
+                    self._commit(kind, rows, *self._prepared(kind, rows, bounded=False))
+                    if self._since is not None:
+                        self._since.append((kind, rows))
                 self.compact()
-                self._update(kind, rows)
 
     def close(self) -> None:
         """Close the log, so that another live set may write to it. Updates of this one then raise ValueError."""
@@ -242,8 +245,11 @@ class LiveSids:
     def _update(self, kind: int, rows: Rows) -> None:
         self._commit(kind, rows, *self._prepared(kind, rows))
 
-    def _prepared(self, kind: int, rows: Rows) -> tuple[Any, ...]:
-        """Return what an update is made of: places in the base and the delta. Raises ConstraintError."""
+    def _prepared(self, kind: int, rows: Rows, *, bounded: bool = True) -> tuple[Any, ...]:
+        """Return what an update is made of: places in the base and the delta. Raises ConstraintError.
+
+        bounded: whether the delta is kept to its room; if not, it must be compacted before anything is published.
+        """
         at = self._base.matrix.find(rows)
         old = at < self._base.matrix.num_sequences
         places, changes = np.unique(at[old], return_counts=True)
@@ -258,12 +264,12 @@ class LiveSids:
                 raise self._missing(new[short][0])
             return places, changes, where, counts, self._delta
         added = ~there
-        if int(added.sum()) > self.capacity:
+        if bounded and int(added.sum()) > self.capacity:
             raise ConstraintError(
                 f"one update has {int(added.sum()):,} new sequences, and the delta has room for {self.capacity:,}",
                 remedies=[Advice("Give a larger {}, or insert fewer items at once.", ("capacity",))],
             )
-        if self.num_delta + int(added.sum()) > self.capacity:
+        if bounded and self.num_delta + int(added.sum()) > self.capacity:
             raise ConstraintError(
                 f"the delta is full: it has {self.num_delta:,} of {self.capacity:,} sequences", remedies=[_COMPACT]
             )
@@ -273,7 +279,7 @@ class LiveSids:
             delta.counts[where[there]] += counts[there]
         at = where[added]
         delta = delta.with_rows(at, new[added], counts[added])
-        depth = crowded(delta.rows, at + np.arange(at.size), np.array(self._widths, np.int64))
+        depth = crowded(delta.rows, at + np.arange(at.size), np.array(self._widths, np.int64)) if bounded else -1
         if depth >= 0:
             raise ConstraintError(
                 f"the delta is full at depth {depth}: a prefix would have more than {self._widths[depth]:,} of its "
@@ -346,7 +352,7 @@ class LiveSids:
             return np.zeros((0, base.matrix.length), np.int64), np.zeros(0, np.int64)
         return matrix.columns.T.astype(np.int64), joined.astype(np.int64)
 
-    def compact(self, save: str | Path | None = None) -> None:
+    def compact(self, save: str | Path | None = None, *, prepare: Callable[[SortedMatrix], None] | None = None) -> None:
         """Join base and delta, as one sorted matrix: in a thread of its own, while all else goes on.
 
         Shapes stay as they are as long as the new base has room in them, which is several times the capacity; else
@@ -354,7 +360,7 @@ class LiveSids:
 
         save: where to write the new base, for `load`. Once it is on the disk, a log begins anew, with nothing but what
         came meanwhile. A crash at any time loses no update: keep the two files together. Without it a log goes on being
-        one of the base that it began with.
+        one of the base that it began with. prepare: called with the new base before it takes the place of the old one.
 
         Raises ConstraintError if the new delta has no room for what came meanwhile, and if nothing is left to save:
         then base and delta are as before. Raises OSError if the file cannot be written: the log then goes on as it was.
@@ -372,6 +378,8 @@ class LiveSids:
                 matrix, joined = join(base.matrix, counts, delta)
                 made = None if matrix is None else LiveBase.of(matrix, base.shape.holding(matrix, self.capacity))
                 parts = None if made is None else _parts(made, joined)
+                if prepare is not None and made is not None:
+                    prepare(made.matrix)
             except BaseException:
                 with self._lock:
                     self._since = None

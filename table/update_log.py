@@ -11,7 +11,7 @@ import os
 import struct
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ SIDS, ITEMS = b"MWLIVE1\n", b"MWITEM1\n"
 
 _OWNERS = {SIDS: "live set", ITEMS: "live catalogue"}
 _HEADER = struct.Struct("<8sIIQI")  # magic, V, L, rows of the base, CRC of its arrays
+_SAME = 16  # bytes of magic, V and L, which all logs of one catalogue have
 _RECORD = struct.Struct("<II")
 MOST_BYTES = 2**32 - 1  # of a kind and an update
 
@@ -62,25 +63,12 @@ class UpdateLog:
         self._file = _locked(path)
         try:
             found = os.pread(self._file, _HEADER.size, 0)
-            self._begin = _HEADER.size
             if len(found) < _HEADER.size and header.startswith(found):  # new, or it was cut off while it was made
                 os.ftruncate(self._file, 0)
                 os.pwrite(self._file, header, 0)
                 os.fsync(self._file)
                 sync(path.parent)
-            elif covered is not None and found == covered.header and found != header:
-                self._header, self._begin = found, covered.end
-                if os.fstat(self._file).st_size < covered.end:
-                    raise TableFileError(
-                        f"{path} has less in it than the base that was saved from it",
-                        remedies=[Advice("Restore the file from a copy.")],
-                    )
-            elif found != header:
-                magic = header[: len(SIDS)]
-                kind = "a log of another base" if found.startswith(magic) else f"no log of a {_OWNERS[magic]}"
-                raise TableFileError(
-                    f"{path} is {kind}", remedies=[Advice("Give the base it was begun with, or another path.")]
-                )
+            self._header, self._begin = _beginning(path, self._file, header, covered)
         except BaseException:
             self.close()
             raise
@@ -124,20 +112,12 @@ class UpdateLog:
 
     def recover(self) -> Iterator[tuple[int, bytes]]:
         """Yield the kind and the bytes of each update, and cut away what comes after the last whole one."""
-        data = self.path.read_bytes()
-        at = self._begin
-        while at + _RECORD.size <= len(data):
-            size, checksum = _RECORD.unpack_from(data, at)
-            body = data[at + _RECORD.size : at + _RECORD.size + size]
-            if len(body) < size or not size or zlib.crc32(body) != checksum:
-                if _is_whole(data, at + _RECORD.size + size):
-                    raise TableFileError(
-                        f"{self.path} is damaged at byte {at}, and updates after it are whole",
-                        remedies=[Advice("Restore the file from a copy, or cut it there and lose those updates.")],
-                    )
-                break
-            yield body[0], body[1:]
-            at += _RECORD.size + size
+        data, at = self.path.read_bytes(), self._begin
+        for kind, update, end in _records(data, at):
+            yield kind, update
+            at = end
+        if _is_damaged(data, at):
+            raise _damaged(self.path, at)
         os.ftruncate(self._file, at)
         os.fsync(self._file)
         self._end = at
@@ -163,6 +143,88 @@ class UpdateLog:
         self._end += len(record)
 
 
+class LogReader:
+    """The updates that another process writes to a log, read while it writes: no lock is held, and nothing is written.
+
+    header, covered: as of `UpdateLog`. covered_now: returns what the base on the disk covers now, None where it covers
+    nothing. Once the writer has saved its base, the log begins anew, and reading goes on in the new one.
+
+    Raises FileNotFoundError, and TableFileError for a file that is no log and one of another base.
+    """
+
+    def __init__(
+        self, path: Path, header: bytes, covered: Covered | None, covered_now: Callable[[], Covered | None]
+    ) -> None:
+        self.path, self._covered_now = path, covered_now
+        self._file = os.open(path, os.O_RDONLY)
+        try:
+            self._header, self._at = _beginning(path, self._file, header, covered)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        handle, self._file = getattr(self, "_file", -1), -1
+        if handle >= 0:
+            os.close(handle)
+
+    __del__ = close
+
+    def new(self) -> list[tuple[int, bytes]]:
+        """Return the kind and the bytes of each update that is whole and was not returned before.
+
+        Raises FileNotFoundError for a log that is gone; TableFileError for one that is damaged before its end or has
+        less in it than was read, and where another took its place whose base covers none of this one, or more than was
+        read.
+        """
+        replaced = not os.path.samestat(os.fstat(self._file), os.stat(self.path))
+        found = self._whole_records()  # a log that was replaced has its last record by now
+        if replaced and self._go_on():
+            found += self._whole_records()
+        return found
+
+    def _whole_records(self) -> list[tuple[int, bytes]]:
+        size = os.fstat(self._file).st_size
+        if size == self._at:
+            return []
+        if size < self._at:
+            raise TableFileError(
+                f"{self.path} has {size:,} bytes, and {self._at:,} were read before",
+                remedies=[Advice("Restore the file from a copy.")],
+            )
+        for last in (False, True):
+            data, at = _read(self._file, self._at), 0
+            found = []
+            for kind, update, end in _records(data, 0):
+                found.append((kind, update))
+                at = end
+            # a record may be written while it is read, and one after it too: only damage is there when read again
+            if not _is_damaged(data, at):
+                break
+            if last:
+                raise _damaged(self.path, self._at + at)
+        self._at += at
+        return found
+
+    def _go_on(self) -> bool:
+        """Go on in the log that is in the place of this one; return False while it has no whole header."""
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            header, covered = os.pread(handle, _HEADER.size, 0), self._covered_now()
+            if len(header) < _HEADER.size:
+                return False
+            if covered is None or (covered.header, header[:_SAME]) != (self._header, self._header[:_SAME]):
+                raise TableFileError(f"{self.path} is a log of another base", remedies=[Advice("Open both anew.")])
+            if covered.end > self._at:
+                raise _shorter(self.path)
+            handle, self._file = self._file, handle
+            self._header, self._at = header, _HEADER.size + self._at - covered.end
+            return True
+        finally:
+            os.close(handle)
+
+
 def check_apart(base: str | os.PathLike[str], log: Path) -> None:
     """Raise ConstraintError if the file of a base is that of a log."""
     if Path(base).resolve() == log.resolve() or (Path(base).exists() and log.exists() and log.samefile(base)):
@@ -170,6 +232,61 @@ def check_apart(base: str | os.PathLike[str], log: Path) -> None:
             f"{base} is the log of this live set: base and log are two files", argument="save",
             remedies=[Advice("Give another path for the base.")],
         )  # fmt: skip
+
+
+def _beginning(path: Path, handle: int, header: bytes, covered: Covered | None) -> tuple[bytes, int]:
+    """Return the header of a log, and where the updates begin that its base does not have. Raises TableFileError."""
+    found = os.pread(handle, _HEADER.size, 0)
+    if found == header:
+        return found, _HEADER.size
+    if covered is None or found != covered.header:
+        magic = header[: len(SIDS)]
+        kind = "a log of another base" if found.startswith(magic) else f"no log of a {_OWNERS[magic]}"
+        raise TableFileError(
+            f"{path} is {kind}", remedies=[Advice("Give the base it was begun with, or another path.")]
+        )
+    if os.fstat(handle).st_size < covered.end:
+        raise _shorter(path)
+    return found, covered.end
+
+
+def _records(data: bytes, at: int) -> Iterator[tuple[int, bytes, int]]:
+    """Yield the kind and the bytes of each update from a byte on, and where it ends, up to the last whole one."""
+    while _is_whole(data, at):
+        size, _ = _RECORD.unpack_from(data, at)
+        body, at = at + _RECORD.size, at + _RECORD.size + size
+        yield data[body], data[body + 1 : at], at
+
+
+def _is_damaged(data: bytes, at: int) -> bool:
+    """Return whether a record that is not whole, at a byte, has a whole one behind it."""
+    if at + _RECORD.size > len(data):
+        return False
+    size, _ = _RECORD.unpack_from(data, at)
+    return _is_whole(data, at + _RECORD.size + size)
+
+
+def _shorter(path: Path) -> TableFileError:
+    return TableFileError(
+        f"{path} has less in it than the base that was saved from it",
+        remedies=[Advice("Restore the file from a copy.")],
+    )
+
+
+def _damaged(path: Path, at: int) -> TableFileError:
+    return TableFileError(
+        f"{path} is damaged at byte {at}, and updates after it are whole",
+        remedies=[Advice("Restore the file from a copy, or cut it there and lose those updates.")],
+    )
+
+
+def _read(handle: int, at: int) -> bytes:
+    """Return all bytes of a file from a place on."""
+    parts = []
+    while part := os.pread(handle, 1 << 26, at):
+        parts.append(part)
+        at += len(part)
+    return b"".join(parts)
 
 
 def _is_whole(data: bytes, at: int) -> bool:

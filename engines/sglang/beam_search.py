@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...compile.found_items import Table
 from ...errors import ConstraintError
 from ...runtime import torch_ops
 from ...runtime.device.backend import Placed
-from ...table.sid_filter import SidFilter
-from ..catalogues import CATALOGUE, Catalogues, SidConstraint, request_of
+from ...table.snapshot import Snapshot
+from ..catalogues import CATALOGUE, Catalogues, SidConstraint, request_of, table_and_filter
 from ..wording import said
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class CatalogueBeams:
     def __init__(self, names: Sequence[str], read: Callable[[], Catalogues]) -> None:
         self._names, self._read = names, read
         self._catalogues: Catalogues | None = None
-        self._placed: dict[int, Placed] = {}  # by the id of a table or matrix, which the catalogues hold
+        self._placed: dict[str, tuple[Table, Placed]] = {}  # the newest version of each catalogue
 
     def hooks(self) -> Mapping[str, tuple[str, Callable[..., Any]]]:
         """Return how each function of SGLang is changed, by its path; only requests are checked without catalogues."""
@@ -111,9 +112,11 @@ class CatalogueBeams:
         for token in sorted(config.hf_eos_token_id or ()):
             ends.setdefault(token, "in the model's eos_token_id")
         catalogues.check(config.vocab_size, ends)
+        if scheduler.server_args.tp_size > 1:
+            catalogues.keep_still("the processes of this engine would read it at different times")
         device = scheduler.req_to_token_pool.device
-        for table in catalogues.tables().values():
-            self._placed[id(table)] = torch_ops.to_device(table, device, distances=False)
+        for name, table in catalogues.tables().items():
+            self._placed[name] = table, torch_ops.to_device(table, device, distances=False)
         self._catalogues = catalogues
 
     def begin(
@@ -143,7 +146,7 @@ class CatalogueBeams:
             coordinator.retire_group(req)
             return f"the context has room for {req.beam_group.max_new_tokens} more tokens, and an item takes {length}"
         filler = next(token for token in range(len(stops) + 1) if token not in stops)
-        req.beam_group.of_maskwright = _Search(self._dev(constraint), filler)
+        req.beam_group.of_maskwright = _Search(self._dev(asked.catalogue, constraint), filler)
         return None
 
     def _checked_length(self, name: str, constraint: SidConstraint, stops: Sequence[int], most: int | None) -> int:
@@ -170,10 +173,15 @@ class CatalogueBeams:
             raise ConstraintError(f"is {most}, and an item of {name!r} takes {length}", argument="max_new_tokens")
         return int(length)
 
-    def _dev(self, constraint: SidConstraint) -> Placed:
-        if isinstance(constraint, SidFilter):
-            return torch_ops.with_filters(self._placed[id(constraint.table)], [constraint])
-        return self._placed[id(constraint)]
+    def _dev(self, name: str, constraint: SidConstraint) -> Placed:
+        """Return a constraint on the device. A search keeps it, and with it the version that it began with."""
+        table, kept = table_and_filter(constraint)
+        held, dev = self._placed[name]
+        if held is not table:
+            assert isinstance(table, Snapshot)  # others have one version
+            dev = torch_ops.with_snapshot(dev, table)
+            self._placed[name] = table, dev
+        return dev if kept is None else torch_ops.with_filters(dev, [kept])
 
     # --------------------------------------------------------------------------------------------- at every step
 

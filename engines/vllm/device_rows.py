@@ -3,25 +3,31 @@
 Under speculative decoding a request has a row for each draft, and which drafts were accepted only the device knows. So
 each request keeps the states of all rows of its last step. Where the next step begins says which of them its text has
 come to: no token and no count is read by the host.
+
+Of a catalogue that changes, each version that a request began with is on the device as long as the request lives: a
+step runs once for each version that it has rows of.
 """
 
 from __future__ import annotations
 
 import logging
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from vllm.sampling_params import SamplingParams
 
+from ...compile.found_items import AnyFilter, Table
 from ...errors import ConstraintError
 from ...runtime import torch_ops
 from ...runtime.device.backend import Placed
-from ...table.sid_filter import SidFilter
-from ...table.sorted_matrix import SortedMatrix
+from ...table.snapshot import Snapshot
 from ...table.transition_table import TransitionTable
-from ..catalogues import CatalogueRequest, Catalogues, request_of
+from ..catalogues import Catalogues, request_of, table_and_filter
+from ..options import VARIABLE
 from .filter_slots import FilterSlots
+from .requests import Items, items_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -35,23 +41,33 @@ class _Added(NamedTuple):
     """A request that the device does not know yet."""
 
     slot: int
-    catalogue: int  # its number, -1 for none
-    kept: SidFilter | None
+    version: int  # the number of its catalogue's version, -1 for none
+    kept: AnyFilter | None
     base: int  # position of the last token that it brings along
     written: int  # how many of its tokens are its own already, as after it was preempted
     limit: int  # position before which it must be complete
-    fits: bool  # whether an item has as few tokens as are left
+    fits: bool  # whether there is an item that has as few tokens as are left
 
 
 class _Placed:
-    """A catalogue on the device, and where requests stand in it: for each slot, the states of its last rows."""
+    """A version of a catalogue on the device, and where requests stand in it: for each slot, states of its last rows.
 
-    def __init__(self, table: TransitionTable | SortedMatrix, device: torch.device, slots: int, width: int) -> None:
+    before: another version of the same catalogue.
+    """
+
+    def __init__(
+        self, table: Table, device: torch.device, slots: int, width: int, before: _Placed | None = None
+    ) -> None:
         self.table = table
         self.counts = table.min_length != table.max_length  # tokens, so that an end stays in reach
-        placed = torch_ops.to_device(table, device, distances=self.counts and not isinstance(table, SortedMatrix))
         self.filters: FilterSlots | None = None  # until a request has one: kernels read a table without filters
-        self._dev = placed
+        self._dev: Placed
+        if before is not None:
+            assert isinstance(table, Snapshot)  # others have one version
+            self._dev = torch_ops.with_snapshot(before._dev, table)
+        else:
+            counted = self.counts and isinstance(table, TransitionTable)
+            self._dev = torch_ops.to_device(table, device, distances=counted)
         self.start, self.dead = self._start_and_dead()
         self.states = tuple(part.new_zeros(slots, width) for part in self.start)
 
@@ -64,14 +80,15 @@ class _Placed:
         """The table or matrix as it is now: filters come and go."""
         return self._dev if self.filters is None else self.filters.dev
 
-    def filter(self, slot: int, kept: SidFilter | None) -> None:
+    def filter(self, slot: int, kept: AnyFilter | None) -> None:
         """Give a slot a filter, or none."""
         if self.filters is None:
             if kept is None:
                 return
             self.filters = FilterSlots(self._dev, self.table)
             self.start, self.dead = self._start_and_dead()
-            self.states = (*self.states, torch.zeros_like(self.states[0]))  # of filter 0, which keeps everything
+            if len(self.states) < len(self.start):  # of filter 0, which keeps everything
+                self.states = (*self.states, torch.zeros_like(self.states[0]))
         self.filters.put(slot, kept)
 
     def put(self, slot: int, state: tuple[Tensor, ...]) -> None:
@@ -97,14 +114,25 @@ class DeviceRows:
                 "adaptive verification and synthetic acceptance do not keep to a catalogue: leave them out of the "
                 "speculative config, or leave out the logits processor"
             )
+        parallel = vllm_config.parallel_config
+        if catalogues.living and parallel.distributed_executor_backend != "uni":
+            raise ConstraintError(
+                f"catalogues: {catalogues.living[0]!r} has a log: the second model runner needs it in the process of "
+                "the scheduler, by --distributed-executor-backend uni; or leave the log out",
+                argument=VARIABLE,
+            )
         self._catalogues, self._requests, self._end = catalogues, requests, end
         self._longest, self.width = vllm_config.model_config.max_model_len, 1 + vllm_config.num_speculative_tokens
-        device, slots = requests.device, requests.max_num_reqs
-        self.placed = [_Placed(table, device, slots, self.width) for table in catalogues.tables().values()]
-        self._numbers = {name: number for number, name in enumerate(catalogues.tables())}
+        self.placed: dict[int, _Placed] = {}  # by the number of a version
+        self._newest: dict[str, int] = {}
+        self._made = 0
+        for name, table in catalogues.tables().items():
+            self._number(name, table)
         self._staged: dict[int, _Added] = {}
+        slots = requests.max_num_reqs
         self._of_slot = [-1] * slots  # the same as `_of`, on the host
-        self._of = torch.full((slots,), -1, dtype=torch.int64, device=device)
+        self._items: list[weakref.ref[Items] | None] = [None] * slots  # which the parameters of a request hold
+        self._of = torch.full((slots,), -1, dtype=torch.int64, device=requests.device)
         # position of the token behind which the first of a slot's states stands, and `_Added.limit`
         self._base, self._limit = self._of.clone(), self._of.clone()
 
@@ -112,25 +140,41 @@ class DeviceRows:
         """Take in a request, in a slot that another may have had; return whether it names a catalogue."""
         asked = request_of(params.extra_args)
         if asked is None:
-            self._stage(_Added(slot, -1, None, -1, 0, -1, True))
+            self._stage(_Added(slot, -1, None, -1, 0, -1, True), None)
             return False
         prompt, fed = int(self._requests.prompt_len.np[slot]), int(self._requests.prefill_len.np[slot])
         limit = min(prompt + params.max_tokens, self._longest)
-        number, kept = self._numbers[asked.catalogue], self._kept(asked)
-        shortest = (kept or self.placed[number].table).min_length
-        if limit - prompt < shortest:
-            _log.warning(
-                "an answer is empty: its prompt leaves %d tokens, and an item takes %d", limit - prompt, shortest
-            )
-        self._stage(_Added(slot, number, kept, fed - 1, fed - prompt, limit, limit - prompt >= shortest))
+        items = items_of(params, asked, self._catalogues)
+        kept: AnyFilter | None = None
+        version, fits = self._newest[asked.catalogue], False
+        if items.constraint is not None:
+            table, kept = table_and_filter(items.constraint)
+            version = self._number(asked.catalogue, table)
+            shortest = items.constraint.min_length
+            fits = limit - prompt >= shortest
+            if not fits:
+                _log.warning(
+                    "an answer is empty: its prompt leaves %d tokens, and an item takes %d", limit - prompt, shortest
+                )
+        self._stage(_Added(slot, version, kept, fed - 1, fed - prompt, limit, fits), items)
         return True
 
-    def _kept(self, asked: CatalogueRequest) -> SidFilter | None:
-        found = self._catalogues.constraint(asked)
-        return found if isinstance(found, SidFilter) else None
+    def _number(self, name: str, table: Table) -> int:
+        """Return the number of a version, which is put on the device if it is not there."""
+        for number, placed in self.placed.items():
+            if placed.table is table:
+                return number
+        before = self.placed[self._newest[name]] if name in self._newest else None
+        device, slots = self._requests.device, self._requests.max_num_reqs
+        self._made += 1
+        self.placed[self._made] = _Placed(table, device, slots, self.width, before)
+        if table is self._catalogues.tables()[name]:
+            self._newest[name] = self._made
+        return self._made
 
-    def _stage(self, added: _Added) -> None:
-        self._staged[added.slot], self._of_slot[added.slot] = added, added.catalogue
+    def _stage(self, added: _Added, items: Items | None) -> None:
+        self._staged[added.slot], self._of_slot[added.slot] = added, added.version
+        self._items[added.slot] = None if items is None else weakref.ref(items)
 
     def write(self) -> None:
         """Write to the device what `add` took in."""
@@ -140,18 +184,27 @@ class DeviceRows:
         device = self._of.device
         slots, numbers, base, limit = (
             torch.tensor(column, dtype=torch.int64).to(device, non_blocking=True)
-            for column in zip(*((each.slot, each.catalogue, each.base, each.limit) for each in added), strict=True)
+            for column in zip(*((each.slot, each.version, each.base, each.limit) for each in added), strict=True)
         )
         self._of[slots], self._base[slots], self._limit[slots] = numbers, base, limit
+        self._drop()
         for each in added:
-            for number, placed in enumerate(self.placed):
-                placed.filter(each.slot, each.kept if number == each.catalogue else None)
-            if each.catalogue >= 0:
+            for number, placed in self.placed.items():
+                placed.filter(each.slot, each.kept if number == each.version else None)
+            if each.version >= 0:
                 self._begin(each)
+
+    def _drop(self) -> None:
+        """Drop versions that are not the newest, and that no request has."""
+        if len(self.placed) > len(self._newest):
+            pairs = zip(self._of_slot, self._items, strict=True)
+            used = {version for version, items in pairs if items is not None and items() is not None}
+            used |= set(self._newest.values())
+            self.placed = {number: placed for number, placed in self.placed.items() if number in used}
 
     def _begin(self, added: _Added) -> None:
         """Let a request stand behind what it has written already."""
-        placed = self.placed[added.catalogue]
+        placed = self.placed[added.version]
         if not added.fits:
             placed.put(added.slot, placed.dead)
             return

@@ -15,6 +15,7 @@ from vllm.v1.sample.logits_processor import process_dict_updates
 from ...runtime.host.matcher import Matcher
 from ..bitmask import apply
 from ..catalogues import Catalogues, SidConstraint, request_of
+from .requests import items_of
 
 if TYPE_CHECKING:
     from vllm.v1.sample.logits_processor import BatchUpdate
@@ -33,7 +34,8 @@ class HostRows:
     def update(self, batch_update: BatchUpdate | None) -> None:
         """Take in which requests have come, gone and moved; None: nothing has changed.
 
-        A request that comes back after it was preempted brings the tokens that it had written.
+        A request that comes back after it was preempted brings the tokens that it had written, of the items that it
+        began with.
         """
         process_dict_updates(self.held, batch_update, self._row)
 
@@ -42,7 +44,7 @@ class HostRows:
         if asked is None:
             return None
         room = params.max_tokens if prompt is None else min(params.max_tokens, self._longest - len(prompt))
-        return ItemRow(self._catalogues.constraint(asked), room, params.eos_token_id, written)
+        return ItemRow(items_of(params, asked, self._catalogues).constraint, room, params.eos_token_id, written)
 
     def apply(self, logits: Tensor) -> Tensor:
         """Write -inf over logits (n, V) that are not allowed, in place, and return them."""
@@ -61,13 +63,16 @@ class ItemRow:
     """One request: what it has written of an item, and what may come next.
 
     written: vLLM's own list, to which it appends. room: how many tokens may be written. Where no item has as few,
-    nothing is written: such a request is refused at admission, unless its prompt alone leaves so few.
+    nothing is written: such a request is refused at admission, unless its prompt alone leaves so few. Nothing is
+    written either where no item was left (None) when the request began.
     """
 
-    def __init__(self, table: SidConstraint, room: int, end: int, written: list[int]) -> None:
+    def __init__(self, table: SidConstraint | None, room: int, end: int, written: list[int]) -> None:
         self._written, self._end, self._ends = written, end, 0
-        self._own_end = table.eos is not None
+        self._own_end = table is not None and table.eos is not None
         self._matcher: Matcher | None = None
+        if table is None:
+            return
         if room >= table.min_length:
             self._matcher = Matcher(
                 table, max_tokens=room if table.max_length is None or table.max_length > room else None

@@ -63,6 +63,8 @@ class CatalogueProcessor(LogitsProcessor, LogitsProcessorV2):  # type: ignore[mi
                 'names no catalogues, and the logits processor has nothing else to keep to: add "catalogues"',
                 argument=VARIABLE,
             )
+        if vllm_config.parallel_config.world_size > 1:
+            catalogues.keep_still("the processes of this engine would read it at different times")
         ends = _ends_of(vllm_config.model_config)
         catalogues.check(vllm_config.model_config.get_vocab_size(), ends)
         self.rows: HostRows | DeviceRows = (

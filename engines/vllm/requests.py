@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vllm.exceptions import VLLMValidationError
@@ -11,7 +13,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.structured_output.request import get_structured_output_key
 
 from ...errors import ConstraintError, MaskwrightError
-from ..catalogues import CATALOGUE, PREFIX, Catalogues, request_of
+from ..catalogues import CATALOGUE, PREFIX, CatalogueRequest, Catalogues, SidConstraint, request_of
 from ..constraints import EngineConstraints
 from ..options import VARIABLE
 from ..wording import said
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 
 BACKEND = "maskwright"
+_log = logging.getLogger(__name__)
 
 # fields of a request that vLLM does not hand on to any backend: they would change nothing, without a word
 _NOT_ENFORCED = {
@@ -119,6 +122,26 @@ def check_items(params: SamplingParams, catalogues: Catalogues) -> None:
             parameter="min_tokens",
             value=params.min_tokens,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """Members of which a request's answer is one of: the same ones as long as the request lives, also if preempted."""
+
+    constraint: SidConstraint | None  # None where none was left when the request began
+
+
+def items_of(params: SamplingParams, asked: CatalogueRequest, catalogues: Catalogues) -> Items:
+    """Return the items of a request: of the newest version when this is first called for its parameters."""
+    found: Items | None = getattr(params, "of_maskwright", None)
+    if found is None:
+        try:
+            found = Items(catalogues.constraint(asked, admits=False))
+        except ConstraintError as error:  # since it was admitted
+            _log.warning("an answer is empty: %s", said(error))
+            found = Items(None)
+        params.of_maskwright = found
+    return found
 
 
 def check_processor(params: SamplingParams, processors: Sequence[str | type] | None) -> None:

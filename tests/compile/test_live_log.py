@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -345,3 +347,151 @@ def test_files_that_are_no_live_catalogue_are_refused_by_name(tmp_path):
     again.save(base)
     again.close()
     check(mw.Catalogue.open(base, log=shop.log, **OPTIONS), [None] * len(shop.rows) + [("new", (1, 1, 1))])
+
+
+def check_followed(followed: mw.Catalogue, rows: Rows) -> None:
+    """Hold a catalogue that follows a log against rows, as `check` does."""
+    check(followed, rows)
+    assert followed.publish().table is followed.publish().table
+
+
+@pytest.mark.parametrize("capacity", [200, 3])
+def test_followers_have_what_is_whole_in_the_log_over_saves_compactions_and_other_writers(capacity, tmp_path):
+    shop = Shop(tmp_path / "live", 6, strings=True)
+    base, options = tmp_path / "live" / "base", {"capacity": capacity, "widths": (capacity,) * L}
+    shop.catalogue.save(base)
+    often, seldom = (mw.Catalogue.open(base, log=shop.log, follow=True, **options) for _ in range(2))
+    new = 0
+    for step in range(60):
+        shop.insert(9 if step % 5 else 2)
+        shop.delete()
+        if step % 7 == 3:
+            shop.live.save(base)
+            shop.insert()
+        if step % 11 == 5:
+            shop.live.compact()
+        if step % 13 == 8:
+            shop.live.close()
+            shop.live = mw.Catalogue.open(base, log=shop.log, **OPTIONS)
+        if step % 9 == 4:
+            new += 1
+            check_followed(mw.Catalogue.open(base, log=shop.log, follow=True, **options), shop.rows)
+        check_followed(often, shop.rows)
+        if step % 20 == 19:
+            check_followed(seldom, shop.rows)
+    assert new > 3
+
+
+def test_a_follower_waits_for_the_rest_of_an_update(tmp_path):
+    shop = Shop(tmp_path / "live", 7, strings=False)
+    states = [(shop.log.stat().st_size, [*shop.rows])]
+    shop.catalogue.save(tmp_path / "base")
+    for change in (shop.insert, shop.delete, shop.insert):
+        change()
+        states.append((shop.log.stat().st_size, [*shop.rows]))
+    data, log = shop.log.read_bytes(), tmp_path / "log"
+    log.write_bytes(data[: states[0][0]])
+    followed = mw.Catalogue.open(tmp_path / "base", log=log, follow=True, **OPTIONS)
+    for size in range(states[0][0], len(data) + 1):
+        with log.open("ab") as file:
+            file.write(data[size - 1 : size] if size > states[0][0] else b"")
+        check_followed(followed, [rows for end, rows in states if end <= size][-1])
+
+
+def test_a_log_that_cannot_be_followed_is_refused_by_its_place_until_it_can(tmp_path):
+    shop = Shop(tmp_path / "live", 8, strings=True)
+    base, log = tmp_path / "base", tmp_path / "log"
+    shop.catalogue.save(base)
+    with pytest.raises(FileNotFoundError, match="log"):
+        mw.Catalogue.open(base, log=log, follow=True)
+    log.write_bytes(shop.log.read_bytes()[:9])
+    with pytest.raises(mw.errors.TableFileError, match="is a log of another base"):
+        mw.Catalogue.open(base, log=log, follow=True)
+    with pytest.raises(mw.errors.ConstraintError, match="base and log are two files"):
+        mw.Catalogue.open(base, log=base, follow=True)
+    mw.Catalogue.of([[1, 2, 3]], [1], vocab_size=V).save(tmp_path / "table")
+    with pytest.raises(mw.errors.ConstraintError, match="of sorted matrices"):
+        mw.Catalogue.open(tmp_path / "table", log=shop.log, follow=True)
+    with pytest.raises(mw.errors.ConstraintError, match="log is needed to follow"):
+        mw.Catalogue.open(base, follow=True)
+    shutil.copy(shop.log, log)
+    followed = mw.Catalogue.open(base, log=log, follow=True, **OPTIONS)
+    first = log.stat().st_size
+    for change in (shop.insert, shop.delete):
+        change()
+    data = shop.log.read_bytes()
+    for damaged, said in (
+        (data[: first + 12] + bytes([data[first + 12] ^ 1]) + data[first + 13 :], f"is damaged at byte {first}"),
+        (data[: first - 4], "is a log of another base"),
+        (b"MWITEM1\n" + bytes(100), "is a log of another base"),
+    ):
+        log.write_bytes(damaged)
+        for _ in range(2):
+            with pytest.raises(mw.errors.TableFileError, match=said):
+                followed.publish()
+    log.unlink()
+    with pytest.raises(FileNotFoundError):
+        followed.publish()
+    log.write_bytes(data)
+    check_followed(followed, shop.rows)
+    for call in (lambda: followed.insert([[1, 2, 3]], ["a"]), lambda: followed.delete(["a"]), followed.compact,
+                 followed.close, lambda: followed.save(tmp_path / "other")):  # fmt: skip
+        with pytest.raises(mw.errors.ConstraintError, match="follows the log of another process"):
+            call()
+
+
+def test_processes_follow_one_log_while_another_writes_and_saves(tmp_path):
+    mw.Catalogue.of([[0, 0]], [0], vocab_size=600, kind="matrix").save(tmp_path / "base")
+    mw.Catalogue.open(tmp_path / "base", log=tmp_path / "log").close()
+    program = "import sys, maskwright as mw\n"
+    program += "shop = mw.Catalogue.open(sys.argv[1], 64, log=sys.argv[2])\n"
+    program += "for i in range(1, 500):\n    shop.insert([[i, i]], [i])\n    shop.delete([i - 1])\n"
+    program += "    if i % 40 == 0: shop.save(sys.argv[1])"
+    followed = mw.Catalogue.open(tmp_path / "base", 64, log=tmp_path / "log", follow=True)
+    command = [sys.executable, "-c", program, str(tmp_path / "base"), str(tmp_path / "log")]
+    writer, seen = subprocess.Popen(command), [0]
+    while writer.poll() is None or seen[-1] < 499:
+        over = writer.poll() is not None
+        now = followed.publish()
+        there = sorted(now.ids.at(np.flatnonzero(now.table.items.live)))
+        assert there in ([seen[-1]], [there[0]], [there[0], there[0] + 1])
+        assert there[0] >= seen[-1]
+        assert now.table.contains([[i, i] for i in there]).all()
+        assert now.table.num_sequences == len(there)
+        seen += [there[0]] * (there[0] > seen[-1])
+        assert not over or seen[-1] == 499
+    assert writer.returncode == 0
+    assert len(seen) > 20
+
+
+def test_a_follower_compacts_beside_what_it_reads_and_filters(tmp_path):
+    """A writer inserts faster than the follower compacts: it may neither wait for itself nor lose a row."""
+    rng = np.random.default_rng(9)
+    mw.Catalogue.of([[0, 0, 0]], [0], vocab_size=64, kind="matrix").save(tmp_path / "base")
+    shop = mw.Catalogue.open(tmp_path / "base", 20_000, widths=(20_000,) * 3, log=tmp_path / "log")
+    followed = mw.Catalogue.open(tmp_path / "base", 40, log=tmp_path / "log", follow=True, widths=(40,) * 3)
+    sids, there = np.zeros((1, 3), np.int64), np.ones(1, bool)
+    for step in range(150):
+        new = rng.integers(0, 64, (int(rng.integers(1, 60)), 3))
+        shop.insert(new, range(len(sids), len(sids) + len(new)))
+        sids, there = np.concatenate([sids, new]), np.append(there, np.ones(len(new), bool))
+        gone = rng.choice(np.flatnonzero(there), min(5, there.sum() - 1), replace=False)
+        shop.delete(gone)
+        there[gone] = False
+        now = followed.publish()
+        deny = rng.choice(len(sids), min(len(sids), 600 if step % 10 == 0 else 8), replace=False)
+        keep = rng.random(len(sids)) < 0.5
+        kept = {
+            "all": (now.filter(np.ones(len(sids), bool)), there),
+            "some": (now.filter(keep), there & keep),
+            "without": (now.without(deny), there & ~np.isin(np.arange(len(sids)), deny)),
+            "some without": (now.filter(keep).without_rows(deny), there & keep & ~np.isin(np.arange(len(sids)), deny)),
+        }
+        for found, want in kept.values():
+            codes = set(map(tuple, sids[want].tolist()))
+            assert found.num_sequences == len(codes)
+            assert not codes or found.contains(sorted(codes)).all()
+            assert found.items.tolist() == want.tolist()
+        some = sids[rng.choice(np.flatnonzero(there), min(9, int(there.sum())), replace=False)]
+        for rows, sid in zip(now.table.input_rows(now.states(some)), some, strict=True):
+            assert rows.tolist() == np.flatnonzero(there & (sids == sid).all(1)).tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,6 +54,140 @@ def test_what_passes_all_filters_and_is_not_denied_is_left(catalogues):
     assert catalogues.constraint(asked).contains([[3, 4, 5]]).all()
     assert not catalogues.constraint(asked).contains([[3, 1, 1]]).any()
     assert len(catalogues) == 4
+
+
+class Shop:
+    """A catalogue with a log, a filter in a file, and the catalogues of an engine that serves both."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        mw.Catalogue.of(SIDS, IDS, vocab_size=16, kind="matrix").save(folder / "shop")
+        self.store = mw.Catalogue.open(folder / "shop", log=folder / "log")
+        self.keep([True, False, True, False])
+        given = {
+            "catalogues": {"shop": {"file": str(folder / "shop"), "log": str(folder / "log")}},
+            "filters": {"stock": {"catalogue": "shop", "keep": str(folder / "keep.npy")}},
+        }
+        self.served = Catalogues(options_of({"MASKWRIGHT_ENGINE_OPTIONS": json.dumps(given)}))
+
+    def keep(self, keep: object) -> None:
+        np.save(self.folder / "new.npy", keep)
+        (self.folder / "new.npy").replace(self.folder / "keep.npy")
+
+    def left(self, sids: list[list[int]], admits: bool = True, **fields) -> list[bool]:
+        asked = request_of({"maskwright_catalogue": "shop"} | {f"maskwright_{name}": fields[name] for name in fields})
+        return self.served.constraint(asked, admits=admits).contains(sids).tolist()
+
+
+def test_the_next_request_has_what_was_written_before_it(tmp_path):
+    shop = Shop(tmp_path)
+    asked = request_of({"maskwright_catalogue": "shop"})
+    first = shop.served.constraint(asked)
+    assert shop.served.constraint(asked) is first
+    shop.store.delete(["shoe"])
+    shop.store.insert([[6, 6], [7, 7]], ["vest", "robe"])
+    sids = [*SIDS, [6, 6], [7, 7]]
+    assert shop.left(sids) == [True, False, True, True, True, True]
+    assert shop.left(sids, filter="stock") == [True, False, True, False, False, False]
+    assert shop.left(sids, deny=["vest", "coat"]) == [True, False, True, False, False, True]
+    shop.keep([False, True, True, True, True, False, True])  # of items that came, of one that is gone, of one to come
+    assert shop.left(sids, filter="stock") == [False, False, True, True, True, False]
+    shop.store.save(tmp_path / "shop")
+    shop.store.insert([[8, 8]], ["hood"])
+    assert shop.left([*sids, [8, 8]], filter="stock", deny=["sock"]) == [*[False] * 3, True, True, False, True]
+    assert first.contains(sids).tolist() == [True] * 4 + [False] * 2  # a request keeps what it was given
+    shop.store.delete(["hat", "sock", "coat", "vest", "robe", "hood"])
+    with pytest.raises(mw.errors.ConstraintError, match="leaves no item of the catalogue 'shop'") as error:
+        shop.left(sids)
+    assert error.value.argument == "maskwright_catalogue"
+    shop.store.insert([[9, 9]], ["cap"])
+    assert shop.left([[9, 9]]) == [True]
+
+
+def test_filters_of_fixed_catalogues_change_too_unless_several_processes_must_agree(tmp_path):
+    given = options_of({"MASKWRIGHT_ENGINE_OPTIONS": options(tmp_path)})
+    moving, still = Catalogues(given), Catalogues(given)
+    still.keep_still("two would not agree")
+    asked = request_of({"maskwright_catalogue": "tables", "maskwright_filter": "in table"})
+    for keep in ([False, True, True, False], [True, True, True, False]):
+        np.save(tmp_path / "new.npy", keep)
+        (tmp_path / "new.npy").replace(tmp_path / "keep.npy")
+        assert moving.constraint(asked).contains(SIDS).tolist() == keep
+        assert still.constraint(asked).contains(SIDS).tolist() == [True, False, True, False]
+    shop = Shop(tmp_path)
+    with pytest.raises(mw.errors.ConstraintError, match="'shop' has a log, and two would not agree"):
+        shop.served.keep_still("two would not agree")
+
+
+def test_files_that_break_are_refused_to_clients_until_they_are_mended(tmp_path, caplog):
+    shop = Shop(tmp_path)
+    keep, log = tmp_path / "keep.npy", tmp_path / "log"
+    for broken in (lambda: shop.keep([1, 2]), lambda: keep.write_bytes(b"noise"), keep.unlink):
+        caplog.clear()
+        broken()
+        for _ in range(2):
+            with pytest.raises(mw.errors.ConstraintError, match="names 'stock', which cannot be read: ") as error:
+                shop.left(SIDS, filter="stock")
+        assert error.value.argument == "maskwright_filter"
+        assert shop.left(SIDS, admits=False, filter="stock") == [True, False, True, False]
+        assert shop.left(SIDS) == [True] * 4
+        assert caplog.text.count("the filter 'stock' stays as it was: ") == 1
+        shop.keep([True, False, True, False])
+        assert shop.left(SIDS, filter="stock") == [True, False, True, False]
+    at = log.stat().st_size
+    shop.store.insert([[6, 6]], ["vest"])
+    shop.store.insert([[7, 7]], ["robe"])
+    data = log.read_bytes()
+    log.write_bytes(data[: at + 12] + bytes([data[at + 12] ^ 1]) + data[at + 13 :])
+    with pytest.raises(mw.errors.ConstraintError, match=f"which cannot be read: .*is damaged at byte {at}") as error:
+        shop.left(SIDS)
+    assert error.value.argument == "maskwright_catalogue"
+    assert shop.left([[3, 10], [6, 6], [7, 7]], admits=False) == [True, False, False]
+    assert caplog.text.count("the catalogue 'shop' stays as it was") == 1
+    log.write_bytes(data)
+    assert shop.left([[3, 10], [6, 6], [7, 7]]) == [True, True, True]
+
+
+def test_another_catalogue_in_the_place_of_the_first_needs_a_new_engine(tmp_path):
+    shop = Shop(tmp_path)
+    shop.store.close()
+    (tmp_path / "log").unlink()
+    mw.Catalogue.of([[1, 2, 3]], ["hat"], vocab_size=16, kind="matrix").save(tmp_path / "shop")
+    other = mw.Catalogue.open(tmp_path / "shop", log=tmp_path / "log")
+    other.close()
+    with pytest.raises(mw.errors.ConstraintError, match="'shop' is another one now"):
+        shop.left(SIDS)
+    assert shop.left(SIDS, admits=False) == [True] * 4
+    mw.Catalogue.of(SIDS[:2], IDS[:2], vocab_size=16, kind="matrix").save(tmp_path / "shop")
+    (tmp_path / "log").unlink()
+    other = mw.Catalogue.open(tmp_path / "shop", log=tmp_path / "log")
+    assert shop.left(SIDS) == [True, True, False, False]
+
+
+def test_items_that_came_and_that_the_model_cannot_write_are_left_out(tmp_path, caplog):
+    shop, sids = Shop(tmp_path), [[3, 10], [6, 6], [7, 7], [1, 7]]
+    shop.served.check(16, {1: "eos"})
+    shop.store.insert([[6, 6]], ["vest"])
+    assert shop.left(sids) == [True, True, False, False]
+    shop.store.insert([[1, 7], [7, 7]], ["bad", "robe"])
+    shop.keep([True] * 9)
+    for _ in range(2):
+        assert shop.left(sids) == shop.left(sids, filter="stock") == [True, True, True, False]
+        assert shop.left(sids, deny=["vest"]) == [True, False, True, False]
+    assert (
+        caplog.text.count("1 items of the catalogue 'shop' are left out: token 1 in the semantic ID of one is eos") == 1
+    )
+    assert not shop.served.uses("shop", 1)
+    shop.store.delete(["bad"])
+    assert shop.left(sids) == [True, True, True, False]
+    assert [token for token in range(-1, 17) if shop.served.uses("shop", token)] == [3, 4, 5, 6, 7, 10, 11, 12]
+    shop.store.delete(["coat"])
+    assert shop.left([[5, 12]]) == [False]
+    assert not shop.served.uses("shop", 5)  # a row of the base that is gone
+    shop.store.insert([[7, 1]], ["worse"])
+    shop.store.delete(["hat", "shoe", "sock", "vest", "robe"])
+    with pytest.raises(mw.errors.ConstraintError, match="leaves no item"):
+        shop.left(sids)
 
 
 def test_fields_of_others_are_left_alone():
@@ -135,6 +270,9 @@ def test_files_that_are_something_else_are_refused_by_their_name(tmp_path, monke
         ({"catalogues": {"new": str(tmp_path / "text")}}, "structured outputs take its source"),
         ({"catalogues": {"new": str(tmp_path / "noise")}}, "is truncated"),
         ({"catalogues": {"new": ""}}, "object of paths"),
+        ({"catalogues": {"new": {"log": "x"}}}, 'or of {"file": path, "log": path}, by name'),
+        ({"catalogues": {"new": {"file": known["items"], "log": str(tmp_path / "gone")}}}, "gone"),
+        ({"catalogues": {"new": {"file": known["tables"], "log": known["items"]}}}, "of sorted matrices"),
         (filtered("numbers.npy"), "booleans"),
         (filtered("cut.npy"), "is no array"),
         (filtered("noise"), "is no array"),

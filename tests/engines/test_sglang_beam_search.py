@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import types
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,6 +116,7 @@ class Scheduler:
         self.tokenizer = types.SimpleNamespace(eos_token_id=END)
         self.model_config = types.SimpleNamespace(vocab_size=V, hf_eos_token_id={END})
         self.req_to_token_pool = types.SimpleNamespace(device="cpu")
+        self.server_args = types.SimpleNamespace(tp_size=1)
 
     def init_beam_coordinator(self) -> None:
         pass
@@ -160,6 +162,10 @@ def options(tmp_path_factory) -> str:
 @pytest.fixture
 def server(options) -> types.SimpleNamespace:
     """Return the classes of an SGLang with catalogues, its scheduler made."""
+    return served(options)
+
+
+def served(options: str) -> types.SimpleNamespace:
     given = options_of({"MASKWRIGHT_ENGINE_OPTIONS": options})
     made = types.SimpleNamespace(
         Coordinator=type("Coordinator", (Coordinator,), {}), Params=type("Params", (Params,), {}),
@@ -172,7 +178,12 @@ def server(options) -> types.SimpleNamespace:
 
 
 def searched(server: Any, params: Any, coordinator: Any = None, logits=model) -> Any:
-    """Run one request as SGLang does: the prompt, then all beams, the first of them apart."""
+    """Run one request as SGLang does."""
+    return list(steps(server, params, coordinator, logits))[-1]
+
+
+def steps(server: Any, params: Any, coordinator: Any = None, logits=model) -> Iterator[Any]:
+    """Yield the beams of one request after each step: the prompt, then all beams, the first of them apart."""
     coordinator = coordinator or server.Coordinator()
     req = types.SimpleNamespace(sampling_params=params)
     params.verify(V)
@@ -182,8 +193,15 @@ def searched(server: Any, params: Any, coordinator: Any = None, logits=model) ->
         rows = logits(group.beams)
         waiting = coordinator._rows_topk_logprobs([rows[:1], rows[1:]], 2 * group.width)
         coordinator._select_group(group, *waiting, tick)
+        yield group
     coordinator._finish_group(group)
-    return group
+    yield group
+
+
+def best(group: Any, width: int) -> list[tuple[tuple[int, ...], float]]:
+    """Return the tokens and scores of the beams of a request, the best first."""
+    found = ((beam.leaf.text[3:], beam.cum_logprob / (len(beam.leaf.text) - 3)) for beam in group.completed)
+    return sorted(found, key=lambda each: -each[1])[:width]
 
 
 def refused(server: Any, params: Any, recv_req: Any = "free") -> str:
@@ -237,11 +255,62 @@ def test_beams_are_those_of_the_exact_search(server, name, width):
     catalogue = "items" if name in ("filter", "deny") else name.split(",")[0]
     params = server.Params({"maskwright_catalogue": catalogue, **asked}, beam_width=width)
     group = searched(server, params)
-    found = sorted(((beam.leaf.text[3:], beam.cum_logprob / (len(beam.leaf.text) - 3)) for beam in group.completed),
-                   key=lambda each: -each[1])[:width]  # fmt: skip
+    found = best(group, width)
     want = exact(put(), width)
     assert [tokens for tokens, _ in found] == [tokens for tokens, _ in want]
     assert np.allclose([score for _, score in found], [score for _, score in want], atol=1e-5, rtol=0)
+
+
+def test_a_search_keeps_the_version_that_it_began_with_and_the_next_one_has_the_newest(tmp_path):
+    mw.Catalogue.of(SIDS, np.arange(len(SIDS)), vocab_size=V, kind="matrix").save(tmp_path / "items")
+    shop = mw.Catalogue.open(tmp_path / "items", log=tmp_path / "log")
+    there, keep = dict(enumerate(map(tuple, SIDS.tolist()))), KEEP.copy()
+    np.save(tmp_path / "keep.npy", keep)
+    options = {
+        "catalogues": {"items": {"file": str(tmp_path / "items"), "log": str(tmp_path / "log")}},
+        "filters": {"kept": {"catalogue": "items", "keep": str(tmp_path / "keep.npy")}},
+    }
+    server = served(json.dumps(options))
+    draws, running, done = np.random.default_rng(1), [], 0
+    while done < 24:
+        name = ["plain", "kept", "deny"][done % 3]
+        gone = draws.choice(list(there), 9, replace=False).tolist()
+        asked = {"plain": {}, "kept": {"maskwright_filter": "kept"}, "deny": {"maskwright_deny": gone}}[name]
+        left = [sid for i, sid in there.items() if not (name == "deny" and i in gone) and (name != "kept" or keep[i])]
+        want = exact(torch_ops.to_device(mw.sort_sids(left, vocab_size=V)), 20)
+        running.append((steps(server, server.Params({"maskwright_catalogue": "items", **asked})), want))
+        next(running[-1][0])
+        shop.delete(worst := [next(i for i, sid in there.items() if sid == tokens) for tokens, _ in want[:3]])
+        new = draws.integers(0, [290, 40, 40], (20, 3)).tolist()
+        new[0][1] = END  # which no search writes
+        shop.insert(new, range(keep.size, keep.size + 20))
+        there |= dict(zip(range(keep.size + 1, keep.size + 20), map(tuple, new[1:]), strict=True))
+        for each in worst:
+            del there[each]
+        keep = draws.random(keep.size + 20) < 0.2
+        np.save(tmp_path / "new.npy", keep)
+        (tmp_path / "new.npy").replace(tmp_path / "keep.npy")
+        while running and draws.random() < 0.6:  # searches end while others that began before or after them go on
+            search, want = running.pop(int(draws.integers(len(running))))
+            found = best(list(search)[-1], 20)
+            assert [tokens for tokens, _ in found] == [tokens for tokens, _ in want]
+            assert np.allclose([score for _, score in found], [score for _, score in want], atol=1e-5, rtol=0)
+            done += 1
+    shop.delete(list(there))
+    assert "leaves no item of the catalogue" in refused(server, server.Params({"maskwright_catalogue": "items"}))
+    (tmp_path / "log").unlink()
+    assert "cannot be read: " in refused(server, server.Params({"maskwright_catalogue": "items"}))
+
+
+def test_catalogues_that_change_are_refused_where_several_processes_are_one_engine(tmp_path):
+    mw.Catalogue.of(SIDS, np.arange(len(SIDS)), vocab_size=V, kind="matrix").save(tmp_path / "items")
+    mw.Catalogue.open(tmp_path / "items", log=tmp_path / "log")
+    files = {"file": str(tmp_path / "items"), "log": str(tmp_path / "log")}
+    given = options_of({"MASKWRIGHT_ENGINE_OPTIONS": json.dumps({"catalogues": {"items": files}})})
+    scheduler = Scheduler()
+    scheduler.server_args.tp_size = 2
+    with pytest.raises(mw.errors.ConstraintError, match="'items' has a log, and the processes of this engine"):
+        CatalogueBeams(["items"], lambda: Catalogues(given)).place(None, scheduler)
 
 
 def test_requests_without_a_catalogue_are_searched_as_before(server):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
+import os
 import random
 import types
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +18,7 @@ torch = pytest.importorskip("torch")
 
 import maskwright as mw  # noqa: E402
 from maskwright.engines.vllm import plugin  # noqa: E402
+from maskwright.table.snapshot import Snapshot  # noqa: E402
 from tests.engines import fakes  # noqa: E402
 
 V, EOS = 40, 1
@@ -53,6 +58,52 @@ ASKED = {
 """By name: what a request says, and what may be written; None for anything."""
 
 
+class Shop:
+    """A catalogue that another store changes while an engine serves, and a filter in a file; beside them plain sets."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.there = dict(enumerate(SIDS))
+        self.kept = set(range(0, len(SIDS), 2))
+        mw.Catalogue.of(SIDS, range(len(SIDS)), vocab_size=V, kind="matrix").save(folder / "shop")
+        self.store = mw.Catalogue.open(folder / "shop", log=folder / "log")
+        self.versions, self.count = 0, len(SIDS)
+        self.write_filter()
+
+    def write_filter(self) -> None:
+        np.save(self.folder / "new.npy", [i in self.kept for i in range(self.count)])
+        (self.folder / "new.npy").replace(self.folder / "shop.npy")
+
+    def change(self, rng: random.Random) -> None:
+        """Insert and delete items, or let the filter keep others."""
+        self.versions += 1
+        if rng.random() < 0.5:
+            new = [tuple(rng.randrange(10, 16) for _ in range(3)) for _ in range(3)]
+            names = list(range(self.count, self.count + 3))
+            self.store.insert(new, names)
+            self.there |= dict(zip(names, new, strict=True))
+            self.count += 3
+            gone = rng.sample(sorted(self.there), 3)
+            self.store.delete(gone)
+            for each in gone:
+                del self.there[each]
+        else:
+            self.kept = {i for i in range(self.count) if rng.random() < 0.1}
+            self.write_filter()
+        if rng.random() < 0.05:
+            self.store.save(self.folder / "shop")
+
+    def asked(self, rng: random.Random) -> tuple[dict, Callable[[], set]]:
+        """Return what a request says, and what gives the items that may be written when it begins."""
+        deny = rng.sample(sorted(self.there), 5)
+        fields = {"maskwright_catalogue": "shop"}
+        return rng.choice([
+            (fields, lambda: set(self.there.values())),
+            (fields | {"maskwright_deny": deny}, lambda: {sid for i, sid in self.there.items() if i not in deny}),
+            (fields | {"maskwright_filter": "in shop"}, lambda: {self.there[i] for i in self.kept & set(self.there)}),
+        ])  # fmt: skip
+
+
 @pytest.fixture
 def engine(monkeypatch, tmp_path):
     """Return vLLM's stand-ins and the module of the processor, with catalogues in the options."""
@@ -62,12 +113,17 @@ def engine(monkeypatch, tmp_path):
     mw.compile_sequences(sorted(LOOSE), vocab_size=V).save(tmp_path / "loose")
     mw.compile_sequences(sorted(ENDED), vocab_size=V, eos=EOS).save(tmp_path / "ended")
     mw.Catalogue.of(SIDS, range(len(SIDS)), vocab_size=V).save(tmp_path / "items")
+    made.shop = Shop(tmp_path)
     np.save(tmp_path / "keep.npy", [bool(i % 3) for i in range(len(SIDS))])
     for name, held in (("loose", LOOSE), ("ended", ENDED)):
         np.save(tmp_path / f"{name}.npy", [sequence in some(held) for sequence in sorted(held)])
     options = {
-        "catalogues": {name: str(tmp_path / name) for name in ("matrix", "table", "loose", "ended", "items")},
-        "filters": {"kept": {"catalogue": "matrix", "keep": str(tmp_path / "keep.npy")}}
+        "catalogues": {name: str(tmp_path / name) for name in ("matrix", "table", "loose", "ended", "items")}
+        | {"shop": {"file": str(tmp_path / "shop"), "log": str(tmp_path / "log")}},
+        "filters": {
+            "kept": {"catalogue": "matrix", "keep": str(tmp_path / "keep.npy")},
+            "in shop": {"catalogue": "shop", "keep": str(tmp_path / "shop.npy")},
+        }
         | {f"some {name}": {"catalogue": name, "keep": str(tmp_path / f"{name}.npy")} for name in ("loose", "ended")},
     }
     monkeypatch.setenv("MASKWRIGHT_ENGINE_OPTIONS", json.dumps(options))
@@ -83,6 +139,7 @@ def config(drafts: int = 0, **speculative) -> types.SimpleNamespace:
     how = {"enable_adaptive_verification": False, "rejection_sample_method": "standard"} | speculative
     return types.SimpleNamespace(
         model_config=model, num_speculative_tokens=drafts,
+        parallel_config=types.SimpleNamespace(world_size=1, distributed_executor_backend="uni"),
         speculative_config=types.SimpleNamespace(**how) if drafts else None,
     )  # fmt: skip
 
@@ -104,8 +161,12 @@ def allowed(items: set[tuple[int, ...]] | None, written: list[int], room: int) -
 class Request:
     """One request of a simulation."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, shop: Shop | None = None) -> None:
         fields, self.items = ASKED[rng.choice(list(ASKED))]
+        self.of_shop: Callable[[], set] | None = None
+        if shop is not None and rng.random() < 0.7:
+            fields, self.of_shop = shop.asked(rng)
+            self.items = FIXED  # until it begins
         self.prompt = [rng.randrange(V) for _ in range(rng.choice([3, 5, 60]))]
         shortest = min(map(len, self.items or [()]))
         limit = rng.choice([max(1, shortest), 5, 16])
@@ -114,6 +175,12 @@ class Request:
         self.written: list[int] = []
         self.handed: list[int] = []  # vLLM's list, which lags behind under async scheduling
         self.ends_at_once = self.room < shortest
+
+    def begin(self) -> None:
+        """Take the items of now, once."""
+        if self.of_shop is not None:
+            self.items, self.of_shop = self.of_shop(), None
+            self.ends_at_once = self.ends_at_once or not self.items
 
     def may(self, ahead: list[int] = []) -> set[int]:  # noqa: B006  # it is only read
         return {EOS} if self.ends_at_once else allowed(self.items, self.written + ahead, self.room)
@@ -136,15 +203,18 @@ def finite(logits: torch.Tensor) -> list[set[int]]:
 # ------------------------------------------------------------------------------------------------ the first runner
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_rows_that_come_go_move_and_resume_are_allowed_what_leads_to_an_item(engine, seed):
-    rng, (_, module) = random.Random(seed), engine
+@pytest.mark.parametrize(("seed", "changes"), [*((seed, 0) for seed in range(6)), (6, 0.5), (7, 1)])
+def test_rows_that_come_go_move_and_resume_are_allowed_what_leads_to_an_item(engine, seed, changes):
+    rng, (made, module) = random.Random(seed), engine
     processor = module.CatalogueProcessor(config(), DEVICE, False)
+    before = snapshots()
     assert processor.is_argmax_invariant() is False
     rows: list[Request] = []
     waiting: list[Request] = []  # preempted
     answers = 0
     while answers < 80:
+        if rng.random() < changes:
+            made.shop.change(rng)
         update = types.SimpleNamespace(removed=[], added=[], moved=[])
         for at in reversed(range(len(rows))):
             gone = rows[at]
@@ -166,7 +236,8 @@ def test_rows_that_come_go_move_and_resume_are_allowed_what_leads_to_an_item(eng
         processor.update_state(update)
         update = types.SimpleNamespace(removed=[], added=[], moved=[])
         while len(rows) < 8 and rng.random() < 0.7:
-            new = waiting.pop() if waiting and rng.random() < 0.5 else Request(rng)
+            new = waiting.pop() if waiting and rng.random() < 0.5 else Request(rng, made.shop if changes else None)
+            new.begin()
             new.handed = list(new.written)
             update.added.append((len(rows), new.params, new.prompt, new.handed))
             rows.append(new)
@@ -190,6 +261,15 @@ def test_rows_that_come_go_move_and_resume_are_allowed_what_leads_to_an_item(eng
     assert {at for at, row in enumerate(rows) if row.items is not None} == set(processor.rows.held)
     processor.update_state(types.SimpleNamespace(removed=range(len(rows)), added=[], moved=[]))
     assert not processor.rows.held
+    assert not changes or made.shop.versions > 20
+    del rows, waiting, row, gone, new, update
+    assert snapshots() <= before
+
+
+def snapshots() -> int:
+    """Return how many versions of catalogues there are in memory."""
+    gc.collect()
+    return sum(isinstance(each, Snapshot) for each in gc.get_objects())
 
 
 def test_a_token_that_is_not_known_or_not_allowed_stops_the_engine(engine):
@@ -220,6 +300,11 @@ class Slots:
         self.all_token_ids.gpu[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
 
 
+def filters_of(processor) -> int:
+    """Return how many filters of requests are on the device."""
+    return sum(len(placed.filters or ()) for placed in processor.rows.placed.values())
+
+
 def context(rows: list[tuple[int, int, int, int]], slots: list[int]) -> types.SimpleNamespace:
     """Return what vLLM says of rows: slot, place among those of its request, position, and token that was fed."""
     slot, local, position, token = (torch.tensor(each, dtype=torch.int32) for each in zip(*rows, strict=True))
@@ -229,24 +314,32 @@ def context(rows: list[tuple[int, int, int, int]], slots: list[int]) -> types.Si
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("seed", "drafts"), [(0, 0), (1, 3), (2, 3), (3, 1)])
-def test_states_on_the_device_follow_accepted_drafts_reordered_rows_and_reused_slots(engine, seed, drafts):
+@pytest.mark.parametrize(
+    ("seed", "drafts", "changes"), [(0, 0, 0), (1, 3, 0), (2, 3, 0), (3, 1, 0), (4, 0, 0.5), (5, 3, 1)]
+)
+def test_states_on_the_device_follow_accepted_drafts_reordered_rows_and_reused_slots(engine, seed, drafts, changes):
     rng, count = random.Random(seed), 6
     slots = Slots(count)
     processor = engine[1].CatalogueProcessor(config(drafts), slots)
+    before = snapshots()
     live: dict[int, Request] = {}
     waiting: list[Request] = []
     fed: dict[int, int] = {}  # tokens of a prompt that were fed already
-    answers = accepted = 0
+    answers = accepted = versions = 0
     while answers < 80:
+        if rng.random() < changes:
+            engine[0].shop.change(rng)
         for slot in range(count):
             if slot not in live and rng.random() < 0.5:
-                new = waiting.pop() if waiting and rng.random() < 0.5 else Request(rng)
+                shop = engine[0].shop if changes else None
+                new = waiting.pop() if waiting and rng.random() < 0.5 else Request(rng, shop)
+                new.begin()
                 slots.fill(slot, new)
                 named = processor.add_request(slot, new.params)
                 assert named == (new.items is not None)
                 live[slot], fed[slot] = new, 0
         processor.apply_staged_writes()
+        versions = max(versions, len(processor.rows.placed))
         order = [slot for slot in live if rng.random() < 0.8]
         rng.shuffle(order)
         if not order:
@@ -297,12 +390,17 @@ def test_states_on_the_device_follow_accepted_drafts_reordered_rows_and_reused_s
                 continue
             del live[slot]
     assert accepted > 20 or not drafts
-    filters = next(placed.filters for placed in processor.rows.placed if placed.filters is not None)
-    assert len(filters) <= count  # of requests that are gone, until others take their slots
+    assert 0 < filters_of(processor) <= count  # of requests that are gone, until others take their slots
+    assert versions > 7 if changes else versions == 6
+    live.clear()
+    waiting.clear()
+    del request, new
     for slot in range(count):
         processor.add_request(slot, fakes.ItemParams(None))
     processor.apply_staged_writes()
-    assert len(filters) == 0
+    assert filters_of(processor) == 0
+    assert len(processor.rows.placed) == 6
+    assert snapshots() <= before
     untouched = torch.zeros(1, V + 3)
     assert processor.apply(untouched, context([(0, 0, 5, 3)], [0])) is untouched
 
@@ -311,6 +409,41 @@ def test_speculation_that_may_accept_what_is_not_allowed_is_refused(engine):
     for how in ({"enable_adaptive_verification": True}, {"rejection_sample_method": "synthetic"}):
         with pytest.raises(mw.errors.ConstraintError, match="do not keep to a catalogue"):
             engine[1].CatalogueProcessor(config(2, **how), Slots(2))
+
+
+def test_what_changes_needs_one_process_that_begins_requests(engine, monkeypatch):
+    several, pickled = config(), config()
+    several.parallel_config.world_size = 2
+    pickled.parallel_config.distributed_executor_backend = "mp"
+    for where in (DEVICE, Slots(2)):
+        with pytest.raises(mw.errors.ConstraintError, match="'shop' has a log, and the processes of this engine"):
+            engine[1].CatalogueProcessor(several, where, False)
+    with pytest.raises(mw.errors.ConstraintError, match="'shop' has a log: the second model runner needs it in the pr"):
+        engine[1].CatalogueProcessor(pickled, Slots(2))
+    engine[1].CatalogueProcessor(pickled, DEVICE, False)
+    options = json.loads(os.environ["MASKWRIGHT_ENGINE_OPTIONS"])
+    del options["catalogues"]["shop"], options["filters"]["in shop"]
+    monkeypatch.setenv("MASKWRIGHT_ENGINE_OPTIONS", json.dumps(options))
+    for each in (several, pickled):
+        engine[1].CatalogueProcessor(each, Slots(2))
+
+
+def test_a_request_whose_items_went_since_it_was_admitted_gets_an_empty_answer(engine, caplog):
+    shop, check = engine[0].shop, engine[1].CatalogueProcessor.validate_params
+    slots = Slots(2)
+    processors = [engine[1].CatalogueProcessor(config(), where, False) for where in (DEVICE, slots)]
+    given = [fakes.ItemParams({"maskwright_catalogue": "shop"}, EOS) for _ in range(3)]
+    check(given[0])
+    shop.store.delete(list(shop.there))
+    with pytest.raises(fakes.ValidationError, match="leaves no item of the catalogue 'shop'"):
+        check(given[2])
+    processors[0].update_state(types.SimpleNamespace(removed=[], added=[(0, given[0], [5], [])], moved=[]))
+    assert finite(processors[0].apply(torch.zeros(1, V))) == [{EOS}]
+    slots.prompt_len.np[1] = slots.prefill_len.np[1] = 1
+    processors[1].add_request(1, given[1])
+    processors[1].apply_staged_writes()
+    assert finite(processors[1].apply(torch.zeros(1, V), context([(1, 0, 0, 5)], [1]))) == [{EOS}]
+    assert caplog.text.count("an answer is empty: maskwright_catalogue leaves no item") == 2
 
 
 # ----------------------------------------------------------------------------------------------------- admission
@@ -402,7 +535,7 @@ def test_the_second_runner_is_never_made_to_wait_for_values(engine):
         given = context(rows, [0, 1, 2])
         given.idx_mapping_np = np.arange(3)
         faked = processor.rows
-        for placed in faked.placed:
+        for placed in faked.placed.values():
             placed.states = tuple(map(mode.from_tensor, placed.states))
         for name in ("_of", "_base", "_limit"):
             setattr(faked, name, mode.from_tensor(getattr(faked, name)))

@@ -15,6 +15,7 @@ import pytest
 
 import maskwright as mw
 from benchmarks.suites.engines.tiny import ROWS, schemas
+from tests.engines.real import living
 
 HERE = Path(__file__).parent
 
@@ -134,3 +135,37 @@ def test_sglang_searches_catalogues_exactly_beside_other_requests(model, tmp_pat
     assert "takes 4" in told["errors"]["length"]
     assert told["free"] == 4
     assert re.fullmatch("[0-9]{3}", told["text"])
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_items_and_filters_change_while_vllm_serves(model, tmp_path, processes):
+    """Two: one admits requests, another has the engine. Both follow the log."""
+    pytest.importorskip("vllm")
+    size = json.loads((model / "config.json").read_text())["vocab_size"]
+    options = json.dumps(living.begin(tmp_path, size))
+    told = run(
+        "run_vllm_living.py", model, tmp_path, tmp_path / "out.json", options=options,
+        VLLM_ENABLE_V1_MULTIPROCESSING=str(processes - 1),
+    )  # fmt: skip
+    judge = living.Judge((tmp_path / "journal").read_text().splitlines())
+    assert told["writer"] == 0
+    assert judge.states > 100
+    assert told["preempted"] > 3 or processes == 2
+    assert len(told["answers"]) > 200
+    for tokens, reason, *rest in told["answers"]:
+        assert tokens[3:] == ([1] if reason == "stop" else [])
+        assert judge.is_right([tokens[:3]], *rest)
+
+
+def test_items_and_filters_change_while_sglang_searches(model, tmp_path):
+    pytest.importorskip("sglang")
+    size = json.loads((model / "config.json").read_text())["vocab_size"]
+    options = json.dumps(living.begin(tmp_path, size))
+    told = run("run_sglang_living.py", model, tmp_path, tmp_path / "out.json", options=options)
+    judge = living.Judge((tmp_path / "journal").read_text().splitlines())
+    assert told["writer"] == 0
+    assert judge.states > 100
+    assert len(told["answers"]) > 50
+    for beams, *rest in told["answers"]:
+        assert len(set(map(tuple, beams))) == told["width"]
+        assert judge.is_right(beams, *rest)
