@@ -476,6 +476,12 @@ def test_requests_that_cannot_be_kept_to_an_item_are_the_clients_error(engine, f
     check(fakes.ItemParams(ASKED["plain"][0], max_tokens=None, stop_token_ids=[30], logit_bias={3: -5.0}))
 
 
+def test_a_release_without_a_field_of_requests_keeps_to_items_all_the_same(engine):
+    older = fakes.ItemParams(ASKED["plain"][0], EOS)
+    del older.trace_decode_token_ids  # vLLM 0.28 has none
+    engine[1].CatalogueProcessor.validate_params(older)
+
+
 def test_an_engine_starts_only_where_its_catalogues_can_be_written(engine, monkeypatch):
     made, module = engine
     made.tokenizer.eos_token_id = 12
