@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from .automata.budget import Budget
     from .compile.cache.cache import Cache
     from .compile.catalogue import Catalogue
+    from .compile.compile_grammar import compile_grammar
     from .compile.constraint_source import Source
-    from .compile.grammar.build import compile_grammar
     from .compile.schemas.compile_schema import compile_json_schema
     from .compile.sequences import compile_sequences, compile_sids, sort_sids
     from .compile.tags.build import compile_structural_tag
@@ -63,7 +63,7 @@ _NAMES = {
     "compile.cache.cache": ("Cache",),
     "compile.catalogue": ("Catalogue",),
     "compile.constraint_source": ("Source",),
-    "compile.grammar.build": ("compile_grammar",),
+    "compile.compile_grammar": ("compile_grammar",),
     "compile.schemas.compile_schema": ("compile_json_schema",),
     "compile.sequences": ("compile_sequences", "compile_sids", "sort_sids"),
     "compile.tags.build": ("compile_structural_tag",),

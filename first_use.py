@@ -18,7 +18,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from .compile.grammar.build import compile_grammar
+from .compile.compile_grammar import compile_grammar
 from .compile.schemas.compile_schema import compile_json_schema
 from .compile.sequences import compile_sids
 from .compile.tags.build import compile_structural_tag

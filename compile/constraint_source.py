@@ -14,7 +14,7 @@ from ..depth import Flat, deep_value
 from ..lazy.lazy_table import Compiled
 from ..vocabulary.vocabulary import Vocabulary
 from . import arguments, text
-from .grammar import build as grammars
+from . import compile_grammar as grammars
 from .grammar.notations import Syntax
 from .json_schema import request as requests
 from .json_schema.approximations import allowed_keywords

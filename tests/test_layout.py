@@ -74,7 +74,10 @@ HEAVY = {
         "table/item_ids.py",
         "cli",
     },
-    "lark": {f"compile/grammar/{name}.py" for name in ("lark", "lark_definitions", "lark_parser")},
+    "lark": {
+        f"compile/grammar/{name}.py"
+        for name in ("lark", "lark_attributes", "lark_definitions", "lark_parser", "lark_terminals")
+    },
     "referencing": {"compile/json_schema/documents.py"},
     "jsonschema_specifications": {"compile/json_schema/documents.py"},
     "pydantic": {"serve"},

@@ -437,8 +437,8 @@ class Vocabulary:
         ends = f"ends={self.ends}" if self.other_ends else f"eos={self.eos}"
         return f"Vocabulary(size={self.size}, {ends}, fingerprint={self.fingerprint[:22]!r})"
 
-    def marked(self, ids: tuple[int, ...]) -> Vocabulary:
-        """Return these tokens with each of `ids` spelt by one byte that no text has, from `MARKS` in order.
+    def marked(self, ids: tuple[tuple[int, ...], ...]) -> Vocabulary:
+        """Return these tokens with those of each set spelt by one byte that no text has, from `MARKS` in order.
 
         An automaton over bytes thus reads a special token as one symbol, whatever its own bytes are. Other tokens with
         such bytes, such as those of a single one, have no bytes any more. The fingerprint is that of this vocabulary.
@@ -452,16 +452,17 @@ class Vocabulary:
         return self._with_marks(ids)
 
     @cached_property
-    def _with_marks(self) -> Callable[[tuple[int, ...]], Vocabulary]:
+    def _with_marks(self) -> Callable[[tuple[tuple[int, ...], ...]], Vocabulary]:
         return lru_cache(_MOST_MARKED)(self._mark)
 
-    def _mark(self, ids: tuple[int, ...]) -> Vocabulary:
+    def _mark(self, ids: tuple[tuple[int, ...], ...]) -> Vocabulary:
         tokens = list(self.tokens)
         used = np.flatnonzero(np.isin(self.token_bytes, np.frombuffer(MARKS[: len(ids)], np.uint8)))
         for i in np.unique(np.searchsorted(self.token_offset, used, "right") - 1).tolist():
             tokens[i] = b""
-        for n, i in enumerate(ids):
-            tokens[i] = MARKS[n : n + 1]
+        for n, those in enumerate(ids):
+            for i in those:
+                tokens[i] = MARKS[n : n + 1]
         return replace(self, tokens=tuple(tokens), encoder=None, unmarked=self)
 
     # ------------------------------------------------------------------------------------------------ text and ids

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ...automata.deadline import look
-from .form import Choice, Grammar, Graph, Node, Region, Repeat, Rule, Sequence, Special, Terminal, Text
+from .form import EMPTY, NEVER, Choice, Grammar, Graph, Node, Region, Repeat, Rule, Sequence, Special, Terminal, Text
 
 READING = "reading a grammar"
 
@@ -100,18 +100,25 @@ def _is_empty(node: Text | Terminal | Special) -> bool:
     return not node.data if isinstance(node, Text) else isinstance(node, Terminal) and bool(node.dfa.accepting[0])
 
 
-def nullable_rules(rules: Mapping[str, Node]) -> set[str]:
-    """Return the rules that derive the empty text."""
-    return least(rules, lambda node, known: _derives(node, known, _is_empty))
+def nullable_rules(
+    rules: Mapping[str, Node], is_empty: Callable[[Text | Terminal | Special], bool] = _is_empty
+) -> set[str]:  # fmt: skip
+    """Return the rules that derive the empty text, which a leaf derives if `is_empty` says so."""
+    return least(rules, lambda node, known: _derives(node, known, is_empty))
 
 
 def _derives_some(node: Text | Terminal | Special) -> bool:
     return not isinstance(node, Terminal) or not node.dfa.is_empty
 
 
+def productive_rules(rules: Mapping[str, Node]) -> set[str]:
+    """Return the rules that derive some text."""
+    return least(rules, lambda node, known: _derives(node, known, _derives_some))
+
+
 def check_productive(grammar: Grammar) -> None:
     """Raise GrammarError if some rule derives no text, whether it is reached or not."""
-    productive = least(grammar.rules, lambda node, known: _derives(node, known, _derives_some))
+    productive = productive_rules(grammar.rules)
     lost = [name for name in grammar.rules if name not in productive]
     if lost:
         names = ", ".join(lost[:5]) + (" and others" if len(lost) > 5 else "")
@@ -120,6 +127,34 @@ def check_productive(grammar: Grammar) -> None:
             f"leads back to itself: {names}",
             lost[0],
         )
+
+
+def without_dead_ends(rules: Mapping[str, Node], made: Collection[str] = ()) -> dict[str, Node]:
+    """Return rules without the branches that derive no text, and without those of the rules made that derive none.
+
+    A rule that somebody wrote stays as it is where all of it derives none, for `check_productive` to name.
+    """
+    productive = productive_rules(rules)
+
+    def kept(node: Node) -> Node:
+        if isinstance(node, Rule):
+            return node if node.name in productive else NEVER
+        if isinstance(node, Choice):
+            items = [item for item in map(kept, node.items) if item is not NEVER]
+            return Choice(tuple(items)) if items else NEVER
+        if isinstance(node, Sequence):
+            items = [kept(item) for item in node.items]
+            return NEVER if NEVER in items else Sequence(tuple(items))
+        if isinstance(node, Repeat):
+            item = kept(node.item)
+            return Repeat(item, node.low, node.high) if item is not NEVER else EMPTY if not node.low else NEVER
+        return NEVER if isinstance(node, Terminal) and node.dfa.is_empty else node
+
+    return {
+        name: kept(body) if name in productive else body
+        for name, body in rules.items()
+        if name in productive or name not in made
+    }
 
 
 def may_read(node: Node, known: set[str]) -> bool:

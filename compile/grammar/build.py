@@ -1,112 +1,38 @@
-"""Compile context-free grammars: Lark's notation, GBNF and EBNF."""
+"""Compile a grammar that was read: what a matcher reads, and what becomes arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import get_args
 
 import numpy as np
 
-from ...automata.budget import Budget, Meter
+from ...automata.budget import Meter
 from ...automata.dfa import BYTES, Dfa
 from ...automata.minimize import canonical
 from ...automata.network import Network
 from ...depth import enough_stack
-from ...errors import ConstraintError, GrammarError, NoTableError, Unenforced
+from ...errors import ConstraintError, NoTableError, Unenforced
 from ...lazy.grammar.lazy_grammar import NO_TOKENS, LazyGrammar
 from ...lazy.lazy_table import Compiled, LazyTable
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
-from ..arguments import begin_budget, check_vocabulary, checked_depth, source_of
+from ..arguments import begin_budget
 from ..bind.bind import bind
 from ..bind.link import link_machine
 from .analysis import called
 from .delimited import NotDelimitedError, to_machine
 from .form import Grammar
 from .network import build
-from .notations import STARTS, Syntax, reader_of
 from .regions import delimited, with_lists
 from .regular import dfa_of
 from .special_tokens import spelt
-
-
-def compile_grammar(
-    grammar: str,
-    vocabulary: Vocabulary,
-    *,
-    start: str | None = None,
-    syntax: Syntax = "lark",
-    depth: int = 64,
-    budget: Budget | None = None,
-) -> Compiled:
-    """Compile a context-free grammar into a table of exactly the texts that it derives.
-
-    There is no lexer: a text is allowed if any derivation spells it, with whatever `%ignore` names between terminals.
-    These are the texts that Lark's Earley parser takes with `lexer="dynamic_complete"`.
-
-    Args:
-        grammar: In Lark's notation, in GBNF (llama.cpp), or in EBNF (W3C, as XGrammar writes it).
-        vocabulary: The tokens that texts are written with.
-        start: The rule to begin with; None for "start" in Lark's notation, "root" in the others.
-        syntax: The notation: "lark", "gbnf" or "ebnf".
-        depth: How many brackets may be open at once where the table is in arrays; no text is begun that cannot be ended
-            within it.
-        budget: Limits of this compilation and of what is read later: all states that are ever made, and seconds for any
-            one token or mask.
-
-    Returns:
-        A `LazyTable`: a `Matcher` reads the grammar as it is, to any depth. Arrays are made on request: of a regular
-        grammar an automaton; of one where brackets, or words around it, say where a rule within itself begins and ends,
-        a table with calls. Of others there is no finite table, and `to_table` raises NoTableError.
-
-    Raises:
-        GrammarError: The grammar is malformed, has a rule that derives no text, or uses what cannot be exact.
-        ConstraintError: The vocabulary lacks bytes that the grammar needs.
-        BudgetError: A limit was reached.
-        TypeError: An argument is of another type.
-        ValueError: An argument has a value that it cannot have.
-
-    Examples:
-        >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b"(("], eos=0)
-        >>> table = compile_grammar('start: "(" start ")" | /[0-9]+/', vocab)
-        >>> table.accepts([257, *(1 + b for b in b"42))"), 0])
-        True
-    """
-    check_vocabulary(vocabulary)
-    if not isinstance(grammar, str):
-        raise TypeError(f"grammar must be a str, not {type(grammar).__name__}")
-    if syntax not in get_args(Syntax):
-        raise ValueError(f"syntax must be one of {', '.join(map(repr, get_args(Syntax)))}, not {syntax!r}")
-    if start is not None and not isinstance(start, str):
-        raise TypeError(f"start must be the name of a rule, not {type(start).__name__}")
-    depth = checked_depth(depth)
-    with begin_budget(budget) as meter, enough_stack(partial(GrammarError, grammar=grammar, position=0)):
-        start, source = request(grammar, vocabulary, start=start, syntax=syntax, depth=depth)
-        form = reader_of(syntax)(grammar, start=start, meter=meter)
-        made = compile_form(form, vocabulary, source=source, depth=depth, meter=meter)
-    return (
-        made.made_by(_again, grammar, vocabulary, start, syntax, depth, budget) if isinstance(made, LazyTable) else made
-    )
-
-
-def _again(
-    grammar: str, vocabulary: Vocabulary, start: str, syntax: Syntax, depth: int, budget: Budget | None
-) -> Compiled:
-    return compile_grammar(grammar, vocabulary, start=start, syntax=syntax, depth=depth, budget=budget)
-
-
-def request(grammar: str, vocabulary: Vocabulary, *, start: str | None, syntax: Syntax, depth: int) -> tuple[str, str]:
-    """Return the rule that a grammar begins with, and a hash of all that its table follows from."""
-    start = STARTS[syntax] if start is None else start
-    return start, source_of("grammar", syntax, start, str(depth), vocabulary.names, grammar)
 
 
 def compile_form(
     form: Grammar, vocabulary: Vocabulary, *, source: str, meter: Meter, depth: int = 64,
     unenforced: Callable[[], tuple[Unenforced, ...]] = tuple,
 ) -> Compiled:  # fmt: skip
-    """Return the table of a grammar that was read; the same errors as `compile_grammar`.
+    """Return the table of a grammar that was read, without JSON values; the same errors as `compile_grammar`.
 
     unenforced: returns what is not enforced of schemas in it.
     """

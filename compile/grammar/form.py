@@ -28,6 +28,7 @@ class Terminal:
     name: str  # for messages
     dfa: Dfa
     pattern: str | None = None  # in Python's syntax, if it was given by one
+    lazy: Dfa | None = None  # where one of these words was read, nothing that began with it goes on: `lazy_terminals`
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -89,6 +90,8 @@ class Graph:
 Node = Text | Terminal | Special | Rule | Sequence | Choice | Repeat | Region | Graph
 
 EMPTY = Sequence(())
+NEVER = Choice(())
+"""What derives no text at all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +99,8 @@ class Grammar:
     """Rules by name, and where the language begins.
 
     ignored: what may stand between terminals, any number of times in a row. source: the text that it was read from, and
-    where: at which character of it each rule begins; both are for messages.
+    where: at which character of it each rule begins; both are for messages. schemas: JSON texts, and where each begins,
+    of the values that stand in rules as special tokens.
     """
 
     rules: Mapping[str, Node]
@@ -104,6 +108,7 @@ class Grammar:
     ignored: Dfa | None = None
     source: str = ""
     where: Mapping[str, int] | None = None
+    schemas: tuple[tuple[str, int], ...] = ()
 
     def error(self, message: str, rule: str) -> GrammarError:
         """Return an error about a rule."""

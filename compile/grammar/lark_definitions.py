@@ -11,6 +11,7 @@ from lark.lexer import Pattern
 from lark.load_grammar import stdlib_loader
 
 from ...automata.budget import Budget
+from ...automata.dfa import Dfa
 from .lark_parser import Parsed, parsed
 
 Literals = tuple[tuple[str, bool], ...] | None
@@ -33,7 +34,10 @@ class Definition:
     tree are called in the grammar that imports it.
     """
 
-    __slots__ = ("home", "is_terminal", "made", "more", "name", "params", "renamed", "tree")
+    __slots__ = (
+        "attributes", "home", "is_language", "is_terminal", "language", "made", "more", "name", "parameter", "params",
+        "renamed", "tree",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -48,11 +52,16 @@ class Definition:
         self.home, self.renamed = home, renamed
         self.more: tuple[tuple[Any, dict[str, Definition]], ...] = ()
         self.made: tuple[Pattern, Literals] | None = None  # a terminal's pattern, once it is known
+        self.is_language: bool | None = None  # whether a terminal has operators that no pattern has, once it is known
+        self.language: Dfa | None = None  # what it derives then, or where a rule's attributes ask for it
+        self.attributes: tuple[Parsed, ...] = ()  # of a rule
+        self.parameter: Token | None = None  # where a rule says that it has one
 
     def again(self, home: dict[str, Definition], renamed: Callable[[str], str] | None = None) -> Definition:
         """Return a copy that can be changed."""
         copied = Definition(self.name, self.is_terminal, self.tree, home, self.params, renamed or self.renamed)
         copied.more = self.more
+        copied.attributes, copied.parameter = self.attributes, self.parameter
         return copied
 
 
@@ -62,6 +71,7 @@ class Module:
     def __init__(self, tree: Parsed) -> None:
         self.definitions: dict[str, Definition] = {}
         self.ignored: list[Any] = []
+        self.options: list[Token] = []  # the objects behind %llguidance
         self.imported: dict[str, Token] = {}  # where each imported name was asked for
         imports: dict[tuple[str, ...], tuple[Token, dict[str, str]]] = {}
         for statement in tree.children:
@@ -74,6 +84,8 @@ class Module:
             kind = statement.data
             if kind == "ignore":
                 self.ignored.append(statement.children[0])
+            elif kind == "options":
+                self.options.append(statement.children[0])
             elif kind == "declare":
                 for symbol in statement.children:
                     if symbol.data != "terminal":
@@ -95,11 +107,20 @@ class Module:
         parts = statement.children
         if statement.data == "term":
             return Definition(parts[0], True, parts[-1], self.definitions)
-        _, name, params, _, tree = parts
+        _, name, parameter, params, _, attributes, tree = parts
         listed = tuple(str(p) for p in params.children) if params is not None else ()
         if len(set(listed)) < len(listed):
             raise FaultError(f"the template {name} has two parameters of one name: rename one", name)
-        return Definition(name, False, tree, self.definitions, listed)
+        made = Definition(name, False, tree, self.definitions, listed)
+        made.attributes = tuple(attributes.children)
+        if parameter.children:
+            made.parameter = parameter.children[0]
+            if made.parameter[2:].strip() != "_":
+                raise FaultError(f"the parameter of a rule has no name: write {name}::_", made.parameter)
+            if listed or made.attributes:
+                what = "a template" if listed else "attributes"
+                raise FaultError(f"a rule with a parameter cannot have {what} too: write a rule around it", name)
+        return made
 
     def _define(self, made: Definition) -> None:
         if made.name in self.definitions:

@@ -1,13 +1,24 @@
-"""Parse a grammar in lark's notation, by the tables of lark's own parser."""
+"""Parse a grammar in lark's notation and llguidance's additions to it, by tables that lark makes of both.
+
+lark's own terminals and rules for its notation are the start. The additions change the meaning of no grammar that lark
+reads: each begins with a sign that lark has no use for there.
+"""
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 from lark import Token
-from lark.load_grammar import _get_parser
+from lark.common import LexerConf, ParserConf
+from lark.grammar import NonTerminal, Rule, RuleOptions
+from lark.lexer import PatternRE, TerminalDef
+from lark.load_grammar import RULES, TERMINALS, symbol_from_strcase
+from lark.parse_tree_builder import ParseTreeBuilder
+from lark.parser_frontends import ParsingFrontend
 from lark.parsers.lalr_analysis import Shift
+from lark.tree import SlottedTree
 
 from ...automata.budget import Meter
 
@@ -15,16 +26,91 @@ Parsed: TypeAlias = Any
 """A token of a grammar, or a tree whose children are trees and tokens."""
 
 
+CUT = "\0"
+"""Stands in a text for each character of an object, of JSON or of rules, behind %json and the like."""
+
+
+def _nested(depth: int) -> str:
+    """Return a pattern of what stands in parentheses, with so many more in it."""
+    return r"\([^()\n|]*\)" if not depth else rf"\((?:[^()\n|]|{_nested(depth - 1)})*\)"
+
+
+_TERMINALS = {
+    "RULE": r"_?[a-z][_a-z0-9]*(?:-[_a-z0-9]+)*",
+    "TERMINAL": r"_?[A-Z][_A-Z0-9]*(?:-[_A-Z0-9]+)*",
+    "TILDE": r"~(?=[ \t]*[+-]?\d)",
+    "_NOT": r"~(?![ \t]*[+-]?\d)",
+    "_AND": "&",
+    "_EQUAL": "=",
+    "COUNT": r"\{[ \t]*(?:\d+[ \t]*(?:,[ \t]*\d*[ \t]*)?|,[ \t]*\d+[ \t]*)\}",
+    "DECIMAL": r"[+-]?\d+\.\d+(?:[eE][+-]?\d+)?",
+    "SPECIAL": r"<[^<>\s]+>",
+    "PARAMETER": rf"::[ \t]*(?:_(?![a-z0-9])|0[xX][0-9a-fA-F]+|\d+|[a-z_]+[ \t]*{_nested(0)})",
+    "CONDITION": rf"%if[ \t]+[a-z_]+(?:[ \t]*{_nested(8)})?",
+    "_JSON": "%json",
+    "_REGEX": "%regex",
+    "_LARK": "%lark",
+    "_LLGUIDANCE": "%llguidance",
+    "OBJECT": f"{CUT}+",
+}
+_RULES = {
+    "_item": [*RULES["_item"], "options"],
+    "options": ["_LLGUIDANCE OBJECT _NL"],
+    "rule": ["rule_modifiers RULE parameter template_params priority attributes _COLON expansions _NL"],
+    "parameter": ["PARAMETER", ""],
+    "attributes": ["_LBRA _attributes _RBRA", ""],
+    "_attributes": ["attribute", "_attributes _COMMA attribute"],
+    "attribute": ["RULE", "RULE _EQUAL value", "RULE _EQUAL NUMBER", "RULE _EQUAL DECIMAL"],
+    "_expansions": ["option", "_expansions _OR option", "_expansions _NL_OR option"],
+    "?option": ["alias", "conditional"],
+    "conditional": ["alias CONDITION"],
+    "?alias": ["both _TO nonterminal", "both"],
+    "?both": ["expansion", "_both _AND expansion"],
+    "_both": ["expansion", "_both _AND expansion"],
+    "?expr": [*RULES["?expr"], "atom COUNT"],
+    "?atom": [*RULES["?atom"], "negation"],
+    "negation": ["_NOT atom"],
+    "value": [*RULES["value"], "special", "json", "regex", "nested", "parametric"],
+    "special": ["SPECIAL"],
+    "json": ["_JSON OBJECT"],
+    "regex": ["_REGEX OBJECT"],
+    "nested": ["_LARK OBJECT"],
+    "parametric": ["RULE PARAMETER"],
+}
+
+
+@lru_cache(maxsize=1)
+def parser() -> Any:
+    """Return lark's parser for the notation, made as lark makes the one for its own."""
+    terminals = [TerminalDef(name, PatternRE(value)) for name, value in {**TERMINALS, **_TERMINALS}.items()]
+    rules = [
+        Rule(
+            NonTerminal(name.lstrip("?")),
+            [symbol_from_strcase(symbol) for symbol in expansion.split()],  # type: ignore[no-untyped-call]
+            i,
+            None,
+            RuleOptions(expand1=name.startswith("?")),
+        )
+        for name, expansions in {**RULES, **_RULES}.items()
+        for i, expansion in enumerate(expansions)
+    ]
+    callbacks = ParseTreeBuilder(rules, SlottedTree).create_callback()  # type: ignore[no-untyped-call]
+    lexer = LexerConf(terminals, re, ["WS", "COMMENT", "BACKSLASH"])
+    lexer.lexer_type = "basic"
+    options = ParserConf(rules, callbacks, ["start"])
+    options.parser_type = "lalr"
+    return ParsingFrontend(lexer, options, None)
+
+
 @lru_cache(maxsize=1)
 def parser_tables() -> Any:
-    """Return lark's lexer and LALR tables for its own notation, ready for `parsed`; None if they are not as expected.
+    """Return lark's lexer and LALR tables for the notation, ready for `parsed`; None if they are not as expected.
 
     Its pattern for a token; the kinds left out; by state, what each symbol does: the next state, or what to reduce, as
     (number of symbols, name, callback); the first state and the last.
     """
-    parser = _get_parser()  # type: ignore[no-untyped-call]
     try:
-        lexer, inner = parser.lexer, parser.parser.parser
+        lexer, inner = parser().lexer, parser().parser.parser
         patterns, table = lexer.scanner._mres, inner.parse_table
         if len(patterns) != 1 or lexer.callback or lexer.user_callbacks:
             return None
@@ -89,7 +175,7 @@ def parsed(text: str, meter: Meter) -> Any:
                 if states[-1] == last:
                     return values[-1]
     meter.check(ahead=4 * (meter.seconds - began), doing=_PARSING)  # lark goes as far again, without a meter
-    return _get_parser().parse(text, "start")  # type: ignore[no-untyped-call]
+    return parser().parse(text, "start")
 
 
 def _reduce(move: Any, states: list[int], values: list[Any], rows: list[dict[str, Any]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from ...errors import ConstraintError
 from ...vocabulary.vocabulary import MARKS, Vocabulary
@@ -11,27 +12,53 @@ from .form import Choice, Grammar, Node, Repeat, Sequence, Special, Text
 
 VALUE = "\0value "  # the name of a JSON value among special tokens, before the number of its schema
 TOKEN = "\0token "  # that of a token that is given by its id
+TOKENS = "\0tokens "  # that of any of some tokens, by ids and ranges of ids with commas between them
 
 
 def spelt(grammar: Grammar, vocabulary: Vocabulary, first: Iterable[int] = ()) -> tuple[Grammar, Vocabulary]:
     """Return a grammar in which special tokens are texts of a byte, and the vocabulary that spells them so.
 
-    first: tokens that are such texts already, by the first of `MARKS`. JSON values stay special tokens. Raises
-    ConstraintError for a name that the vocabulary does not know, and for EOS.
+    Tokens that always stand together in sets have one byte together. first: tokens that are such texts already, by the
+    first of `MARKS`. JSON values stay special tokens. Raises ConstraintError for a name that the vocabulary does not
+    know, for EOS, and for more sets of tokens than there are marks.
     """
-    ids: dict[str, int] = {}
+    sets: dict[str, tuple[int, ...]] = {}
     for body in grammar.rules.values():
         for name in _named(body):
-            if name not in ids:
-                ids[name] = checked_token(name, vocabulary)
+            if name not in sets:
+                sets[name] = _tokens(name, vocabulary)
     known = tuple(first)
-    order = (*known, *sorted(set(ids.values()).difference(known)))
-    if not order:
+    within: dict[int, list[str]] = {token: [] for token in known}
+    for name, tokens in sets.items():
+        for token in tokens:
+            within.setdefault(token, []).append(name)
+    groups: dict[object, list[int]] = {token: [token] for token in known}
+    for token in sorted(within.keys() - set(known)):
+        groups.setdefault(tuple(within[token]), []).append(token)
+    if not groups:
         return grammar, vocabulary
-    marked = vocabulary.marked(order)
-    marks: dict[str, Node] = {name: Text(MARKS[order.index(i) : order.index(i) + 1]) for name, i in ids.items()}
-    rules = {name: replaced(body, marks) for name, body in grammar.rules.items()}
-    return Grammar(rules, grammar.start, grammar.ignored, grammar.source, grammar.where), marked
+    marked = vocabulary.marked(tuple([tuple(group) for group in groups.values()]))
+    parts: dict[str, list[Node]] = {name: [] for name in sets}
+    for n, group in enumerate(groups.values()):
+        for name in within[group[0]]:
+            parts[name].append(Text(MARKS[n : n + 1]))
+    nodes = {name: found[0] if len(found) == 1 else Choice(tuple(found)) for name, found in parts.items()}
+    return replace(grammar, rules={name: replaced(body, nodes) for name, body in grammar.rules.items()}), marked
+
+
+def _tokens(name: str, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """Return the tokens that a special token, or a set of some, stands for."""
+    if not name.startswith(TOKENS):
+        return (checked_token(name, vocabulary),)
+    found: set[int] = set()
+    for part in name.removeprefix(TOKENS).split(","):
+        low, _, high = part.partition("-")
+        for bound in (low, high or low):
+            checked_token(f"{TOKEN}{bound}", vocabulary)
+        found.update(range(int(low), int(high or low) + 1))
+    for token in found:
+        checked_token(f"{TOKEN}{token}", vocabulary)
+    return tuple(sorted(found))
 
 
 def checked_token(name: str, vocabulary: Vocabulary, *, ends: bool = False) -> int:
@@ -68,6 +95,17 @@ def _named(node: Node) -> Iterator[str]:
         if isinstance(each, Special) and not each.name.startswith(VALUE):
             yield each.name
         todo.extend(reversed(items(each)))
+
+
+def has_specials(node: Node) -> bool:
+    """Whether a special token or a JSON value stands in a node."""
+    todo = [node]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, Special):
+            return True
+        todo.extend(items(each))
+    return False
 
 
 def replaced(node: Node, nodes: Mapping[str, Node]) -> Node:

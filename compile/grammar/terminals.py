@@ -84,6 +84,45 @@ def words(pattern: str, meter: Meter | None = None) -> Dfa:
     return _remembered(pattern, _words(pattern, Budget().begin() if meter is None else meter))
 
 
+def language(pattern: str, meter: Meter) -> Dfa:
+    """Return the DFA of the texts, in UTF-8, that a pattern matches as a whole, whatever a matcher would prefer.
+
+    Raises RegexError for a pattern that is malformed, has a lazy quantifier or asks for the text around.
+    """
+    node = parse(pattern)
+    lowering = _Lowering(meter)
+    if _assertions(node):
+        _check(pattern, node, lowering)
+    if _has_lazy_repeat(node):
+        raise RegexError(
+            "a lazy quantifier says what a matcher prefers, and here a pattern is all that it matches: make the rule "
+            "lazy, as name[lazy]",
+            pattern,
+            _place_of_lazy(pattern),
+        )
+    return lowering.language(settled(node))
+
+
+def _has_lazy_repeat(root: Node) -> bool:
+    todo = [root]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, Repeat):
+            if node.lazy and node.low != node.high:
+                return True
+            todo.append(node.item)
+        elif isinstance(node, (Concat, Union)):
+            todo.extend(node.items)
+        elif isinstance(node, Look):
+            todo.append(node.item)
+    return False
+
+
+def _place_of_lazy(pattern: str) -> int:
+    found = (s for s in _SIGNS.finditer(pattern) if s.group()[0] in "*+?}" and s.group()[1:] == "?")
+    return next((s.start() for s in found), 0)
+
+
 def in_any_case(text: str) -> Dfa:
     """Return the DFA of a text, which must not be empty, in UTF-8, each character in any case that Python's `re` takes.
 
@@ -339,7 +378,7 @@ def _named(assertion: Assertion) -> str:
     return "this anchor"
 
 
-_SIGNS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?<?[=!]|[\^$]|[*+?}]\+", re.DOTALL)
+_SIGNS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?<?[=!]|[\^$]|[*+?}][+?]", re.DOTALL)
 _SPELT = {
     "start": ("^", r"\A"), "line start": ("^",), "end": (r"\Z",), "last newline": ("$",), "line end": ("$",)
 }  # fmt: skip

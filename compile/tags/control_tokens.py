@@ -32,7 +32,7 @@ class ControlTokens:
         self.order: list[int] = []  # the tokens that have bytes, in the order of `MARKS`
         self.ends = False  # whether a token that ends a text was named
         self._names: dict[bytes, str] = {}
-        names = tuple(name for name, i in vocabulary.special_ids.items() if name and not vocabulary.tokens[i])
+        names = control_names(vocabulary)
         # whether there are control tokens, and the vocabulary knows none of their names
         self._unnamed = not vocabulary.special_ids and bool(vocabulary.special.difference(vocabulary.ends))
         self._known = names
@@ -116,6 +116,11 @@ class ControlTokens:
             return text.encode()
         except UnicodeEncodeError as error:
             refuse(where, f"the text has a lone surrogate at position {error.start}, which no UTF-8 spells: remove it")
+
+
+def control_names(vocabulary: Vocabulary) -> tuple[str, ...]:
+    """Return the names of the control tokens of a vocabulary, which have no bytes."""
+    return tuple(name for name, i in vocabulary.special_ids.items() if name and not vocabulary.tokens[i])
 
 
 @lru_cache(16)

@@ -26,7 +26,7 @@ from ..grammar.build import automaton, compile_form
 from ..grammar.form import Grammar, Graph, Node, Terminal
 from ..grammar.network import build as network_of
 from ..grammar.regular import dfa_of
-from ..grammar.special_tokens import VALUE, replaced
+from ..grammar.special_tokens import VALUE, has_specials, replaced
 from ..json_schema.algebra import all_of
 from ..json_schema.approximations import Approximations
 from ..json_schema.build import build
@@ -128,7 +128,9 @@ def value_of(
 
 
 def _joined(grammar: Grammar, symbols: Symbols, meter: Meter) -> Dfa | None:
-    """Return the DFA of a grammar over bytes and its values, None if a part is not regular."""
+    """Return the DFA of a grammar over bytes and its values, None if a rule has values or is not regular."""
+    if any(has_specials(body) for name, body in grammar.rules.items() if name != grammar.start):
+        return None
     numbers = {name: BYTES + n for n, name in enumerate(symbols.names)}
     networks: dict[str, Network] = {}
     others = {name: body for name, body in grammar.rules.items() if name != grammar.start}

@@ -36,7 +36,7 @@ def test_all_threads_get_the_one_object_of_a_class() -> None:
 def test_a_vocabulary_shares_what_it_keeps_with_no_copy_and_no_marked_one() -> None:
     vocab = mw.Vocabulary.from_bytes([b"a", b"b", b"</s>"], eos=2)
     vocab.derived.of(Numbers).append(1)
-    others = copy.copy(vocab), pickle.loads(pickle.dumps(vocab)), vocab.marked((1,))
+    others = copy.copy(vocab), pickle.loads(pickle.dumps(vocab)), vocab.marked(((1,),))
     assert [other.derived.of(Numbers) for other in others] == [[], [], []]
     assert vocab.derived.of(Numbers) == [1]
     assert all(other == vocab for other in others), "which has no part in what it is"

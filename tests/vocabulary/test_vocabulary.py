@@ -730,7 +730,7 @@ def test_several_tokens_may_end_a_text() -> None:
     assert several.tokens == (b"", b"a", b"", b"b")
     assert several.special == {0, 2}
     assert pickle.loads(pickle.dumps(several)).ends == (2, 0)
-    assert several.marked((1,)).ends == (2, 0)
+    assert several.marked(((1,),)).ends == (2, 0)
     assert "ends=(2, 0)" in repr(several)
     one = Vocabulary.from_bytes(tokens, eos=2, special=[0])
     fingerprints = {each.fingerprint for each in (several, one, Vocabulary.from_bytes(tokens, eos=[0, 2]))}

@@ -155,23 +155,23 @@ def test_tiktoken_says_the_names_of_its_special_tokens():
 
 
 def test_marks_take_the_place_of_tokens_without_changing_the_others(vocab):
-    marked = vocab.marked((X, T))
+    marked = vocab.marked(((X,), (T,)))
     assert marked.tokens[X] == b"\xff"
     assert marked.tokens[T] == b"\xfe"
     assert marked.tokens[1 + 0xFF] == marked.tokens[1 + 0xFE] == b""
     assert marked.tokens[: 1 + 0xFE] == vocab.tokens[: 1 + 0xFE]
-    assert vocab.marked((X, T)) is marked
+    assert vocab.marked(((X,), (T,))) is marked
     assert vocab.marked(()) is vocab
     assert marked.fingerprint == vocab.fingerprint
     with pytest.raises(mw.errors.ConstraintError, match="the most is 13"):
-        vocab.marked(tuple(range(257, 257 + 14)))
+        vocab.marked(tuple((i,) for i in range(257, 257 + 14)))
 
 
 def test_those_marked_last_are_kept_and_a_copy_is_the_same_vocabulary(vocab):
-    first = vocab.marked((X,))
+    first = vocab.marked(((X,),))
     for i in range(1 + ord("a"), 1 + ord("j")):
-        vocab.marked((i, T))
-    assert vocab.marked((X,)) is not first
+        vocab.marked(((i,), (T,)))
+    assert vocab.marked(((X,),)) is not first
     copied = pickle.loads(pickle.dumps(first))
     assert copied == first
     assert copied.fingerprint == vocab.fingerprint
