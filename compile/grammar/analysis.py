@@ -121,7 +121,8 @@ def check_productive(grammar: Grammar) -> None:
     productive = productive_rules(grammar.rules)
     lost = [name for name in grammar.rules if name not in productive]
     if lost:
-        names = ", ".join(lost[:5]) + (" and others" if len(lost) > 5 else "")
+        shown = list(dict.fromkeys(name.partition("\0")[0] for name in lost))  # without what tells parts of one apart
+        names = ", ".join(shown[:5]) + (" and others" if len(shown) > 5 else "")
         raise grammar.error(
             f"{'a rule derives' if len(lost) == 1 else 'some rules derive'} no text at all, as every way to end it "
             f"leads back to itself: {names}",

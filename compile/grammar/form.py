@@ -28,6 +28,7 @@ class Terminal:
     name: str  # for messages
     dfa: Dfa
     pattern: str | None = None  # in Python's syntax, if it was given by one
+    contexts: tuple[tuple[Dfa, Dfa], ...] = ()  # its words in parts, each with what may follow, if it asks: `contexts`
     lazy: Dfa | None = None  # where one of these words was read, nothing that began with it goes on: `lazy_terminals`
 
 

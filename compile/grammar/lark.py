@@ -32,6 +32,7 @@ from ...automata.dfa import Dfa
 from ...depth import LIMIT, MOST_LITERAL, MOST_PARENTHESES, MOST_RULES
 from ...errors import ConstraintError, GrammarError
 from .analysis import READING, items, without_dead_ends
+from .contexts import asks_for_contexts, without_contexts
 from .form import EMPTY, NEVER, Choice, Grammar, Node, Repeat, Rule, Sequence, Special, Terminal, Text
 from .languages import before, shortest_of
 from .lark_attributes import attributes_of, is_empty_text
@@ -64,7 +65,9 @@ def read_lark(text: str, start: str = "start", meter: Meter | None = None) -> Gr
     meter = Budget().begin() if meter is None else meter
     reader = _Reader(text, meter, [], 0)
     grammar = reader.grammar(start)
-    return settled(grammar, meter) if reader.has_lazy else grammar
+    if reader.has_lazy:
+        grammar = settled(grammar, meter)
+    return without_contexts(grammar, meter) if asks_for_contexts(grammar.rules) else grammar
 
 
 def _check_depth(text: str) -> None:
@@ -137,7 +140,9 @@ class _Reader:
     def _put_together(self, start: str, ignored: Dfa | None, once: bool) -> Grammar:
         """Return the whole, with grammars in it. JSON and these hold no text that only this one ignores."""
         rules = self.rules
-        if ignored is not None and (once or self.inner or (self.schemas and _has_values(rules.values()))):
+        if ignored is not None and (
+            once or self.inner or asks_for_contexts(rules) or (self.schemas and _has_values(rules.values()))
+        ):
             spaces = Repeat(Terminal("what is ignored", ignored), 0, 1 if once else None)
             rules = {name: spaced(body, spaces) for name, body in rules.items()}
             rules[f"{start}\0"] = Sequence((spaces, Rule(start)))

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import repeat
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from lark import Token, Tree
 from lark.exceptions import GrammarError as LarkError
@@ -21,6 +21,7 @@ from ...automata import ops
 from ...automata.budget import Meter
 from ...automata.deadline import look
 from ...automata.dfa import Dfa
+from ...automata.utf8 import text
 from ...depth import LIMIT, MOST_TERMINALS
 from ...errors import GrammarError, RegexError
 from . import form
@@ -31,8 +32,9 @@ from .lark_definitions import Definition, FaultError, Literals, Module
 from .lark_objects import chunks_of
 from .lark_parser import Parsed
 from .regular import dfa_of
-from .terminals import in_any_case, language, words
+from .terminals import in_any_case, language, words, words_in_context
 
+_T = TypeVar("_T")
 _ANY_CASE = frozenset("i")
 _COUNT = re.compile(r"[0-9]+|,")
 _OPERATORS = frozenset(("both", "negation", "regex"))
@@ -131,11 +133,14 @@ class Terminals:
         except UnicodeEncodeError:
             self.fail("half a surrogate pair is no character, and UTF-8 cannot hold it: write the character", token)
         source = pattern.to_regexp()
-        return Terminal(name, self._words(words, source, trees, token), source)
+        parts = self._words(_in_context, source, trees, token)
+        if len(parts) == 1 and parts[0][1] is text():
+            return Terminal(name, parts[0][0], source)
+        return Terminal(name, ops.unions([own for own, _ in parts], self.meter), source, parts)
 
     def _words(
-        self, read: Callable[[str, Meter], Dfa], pattern: str, trees: list[Any], token: Token | None
-    ) -> Dfa:  # fmt: skip
+        self, read: Callable[[str, Meter], _T], pattern: str, trees: list[Any], token: Token | None
+    ) -> _T:  # fmt: skip
         try:
             return read(pattern, self.meter)
         except RegexError as error:
@@ -291,6 +296,14 @@ class Terminals:
     def _no_part(self, tree: Parsed) -> FaultError:
         token = next(tree.scan_values(lambda v: isinstance(v, Token)))
         return FaultError(_NO_PART.get(tree.data, _NO_PART["parametric"]), token)
+
+
+def _in_context(pattern: str, meter: Meter) -> tuple[tuple[Dfa, Dfa], ...]:
+    """Return the words of a pattern in parts, each with what may follow them."""
+    try:
+        return ((words(pattern, meter), text()),)
+    except RegexError:  # mostly there is no lookahead, and words are known
+        return words_in_context(pattern, meter)
 
 
 def _no_terminal(name: Token, d: Definition | None) -> str:

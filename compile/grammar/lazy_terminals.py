@@ -44,6 +44,8 @@ def settled(grammar: Grammar, meter: Meter) -> Grammar:
             made.append(leaf)
         elif isinstance(leaf, Terminal) and leaf.lazy not in (None, leaf.dfa):
             raise grammar.error("stop= beside another lazy terminal is not supported: write suffix=", rule)
+        elif isinstance(leaf, Terminal) and leaf.contexts:
+            raise grammar.error("what asks for the text behind it cannot begin where a lazy terminal does", rule)
         elif not isinstance(leaf, Special):
             made.append(_without(leaf, list(others.values()), meter))
         elif leaf.name.startswith(VALUE) and any(_begins_as_json(dfa) for dfa in others.values()):

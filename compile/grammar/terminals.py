@@ -14,7 +14,8 @@ An assertion is a question about a place in the word. The ordered automaton read
 end, a symbol that says which assertions hold there; the result is intersected with the texts of which these symbols say
 what is true, and they are erased. What an assertion asks must be settled by the word itself:
 
-- One that may look past an end of the word is refused, by name.
+- A lookahead or a boundary that may look past the end of the word makes parts of the words, each with what may follow:
+  see `words_in_context`. Anything else that may look past an end of the word is refused, by name.
 - A lookahead whose answer is the same for every text behind the word that begins with no letter, digit or underscore,
   such as the one of `(?!if\b)[a-z]+`, is judged by the word alone. lark judges its longest candidate by what follows.
 """
@@ -35,7 +36,7 @@ from ...automata.dfa import BYTES, Dfa
 from ...automata.minimize import canonical
 from ...automata.nfa import Nfa
 from ...automata.subsets import determinize
-from ...automata.utf8 import ANY, Ranges
+from ...automata.utf8 import ANY, Ranges, text
 from ...errors import RegexError
 from ..regex.lower import _assertions, _at_edge, _Lowering, settled
 from ..regex.parse import parse
@@ -188,6 +189,15 @@ def _words(pattern: str, meter: Meter) -> Dfa:
         _check(pattern, node, lowering)
     if _first(node, ()) is not None:
         return lowering.language(settled(node))
+    _check_count(pattern, asked)
+    dfa = PreferredWords(node, asked, meter).dfa()
+    for i, assertion in enumerate(asked):
+        dfa = ops.intersection(dfa, _truth(assertion, i, dfa.alphabet, True, lowering), meter)
+        dfa = ops.intersection(dfa, _truth(assertion, i, dfa.alphabet, False, lowering), meter)
+    return lowering._erased(dfa, BYTES) if asked else dfa
+
+
+def _check_count(pattern: str, asked: list[Assertion]) -> None:
     if len(asked) > _MOST_ASSERTIONS:
         raise RegexError(
             f"a terminal with {len(asked)} different assertions, of which {_MOST_ASSERTIONS} are supported where "
@@ -195,11 +205,38 @@ def _words(pattern: str, meter: Meter) -> Dfa:
             pattern,
             _place_of(asked[_MOST_ASSERTIONS], pattern),
         )
+
+
+def words_in_context(pattern: str, meter: Meter) -> tuple[tuple[Dfa, Dfa], ...]:
+    r"""Return the words of a terminal in parts, each with the texts that may follow its words.
+
+    A lookahead, or a boundary at the end, may look past the word: `/[?](?![a-z])/` has one word, and what follows it
+    begins with no letter. Raises the errors of `words`.
+    """
+    node, lowering = parse(pattern), _Lowering(meter)
+    asked = _assertions(node)
+    if not asked or not _check(pattern, node, lowering, ahead=True):
+        return ((words(pattern, meter), text()),)
+    _check_count(pattern, asked)
     dfa = PreferredWords(node, asked, meter).dfa()
+    alphabet = dfa.alphabet + 1  # the last symbol ends the word
+    nfa = Nfa(alphabet, meter)
+    end = nfa.symbols([(alphabet - 1, alphabet - 1)])
+    parts = [nfa.embed(ops.widen(dfa, alphabet, (), meter)), end, nfa.embed(ops.widen(text(), alphabet, (), meter))]
+    whole = determinize(nfa, nfa.concat(parts))
     for i, assertion in enumerate(asked):
-        dfa = ops.intersection(dfa, _truth(assertion, i, dfa.alphabet, True, lowering), meter)
-        dfa = ops.intersection(dfa, _truth(assertion, i, dfa.alphabet, False, lowering), meter)
-    return lowering._erased(dfa, BYTES) if asked else dfa
+        for holds in (True, False):
+            right = ops.widen(_truth(assertion, i, dfa.alphabet, holds, lowering), alphabet, [alphabet - 1], meter)
+            whole = ops.intersection(whole, right, meter)
+    class_of = np.concatenate((whole.class_of[:BYTES], whole.class_of[-1:], whole.class_of[BYTES:-1]))
+    whole = lowering._erased(canonical(class_of, whole.transition, whole.accepting, meter=meter), BYTES + 1)
+    behind = whole.transition[:, whole.class_of[BYTES]]
+    found = []
+    for state in np.unique(behind[behind >= 0]).tolist():
+        own = canonical(whole.class_of[:BYTES], whole.transition, behind == state, meter=meter)
+        after = canonical(whole.class_of[:BYTES], whole.transition, whole.accepting, state, meter)
+        found.append((own, after))
+    return tuple(found)
 
 
 # ------------------------------------------------------------------------------------- where one character decides
@@ -274,8 +311,12 @@ def _most(node: Node) -> int:
 # --------------------------------------------------------------------------------------------- what is asked where
 
 
-def _check(pattern: str, node: Node, lowering: _Lowering) -> None:
-    """Raise RegexError for an assertion whose answer the word itself does not settle."""
+def _check(pattern: str, node: Node, lowering: _Lowering, *, ahead: bool = False) -> bool:
+    """Raise RegexError for an assertion whose answer the word itself does not settle.
+
+    ahead: whether a lookahead and a boundary may ask for what follows. Returns whether one does.
+    """
+    asks = False
     for assertion, before, after in _places(node, 0, 0):
         if _reach(assertion, True) > before:
             raise RegexError(
@@ -285,12 +326,16 @@ def _check(pattern: str, node: Node, lowering: _Lowering) -> None:
                 _place_of(assertion, pattern),
             )
         if _reach(assertion, False) > after and not (after and _settled_inside(assertion, after, lowering)):
+            if ahead and (isinstance(assertion, Boundary) or (isinstance(assertion, Look) and not assertion.behind)):
+                asks = True
+                continue
             raise RegexError(
                 f"{_named(assertion)} may ask for what follows the terminal, so which words it takes depends on the "
                 "text around: leave it out, or put what it asks for into the terminal",
                 pattern,
                 _place_of(assertion, pattern),
             )
+    return asks
 
 
 def _places(node: Node, before: int, after: int) -> Iterator[tuple[Assertion, int, int]]:

@@ -77,7 +77,13 @@ class Recogniser:
             return {end} if list(self.data[place:end]) == list(node.data) else set()
         if isinstance(node, Special):
             return {place + 1} if self.data[place : place + 1] == [node.name] else set()
-        return set(words_at(node.dfa, self.data, place))
+        found = set(words_at(node.dfa, self.data, place))
+        if not node.contexts:
+            return found
+        return {
+            end for end in found
+            if any(own.accepts(self.data[place:end]) and after.accepts(self.data[end:]) for own, after in node.contexts)
+        }  # fmt: skip
 
     def ignored(self, place: int) -> set[int]:
         """Return where what is ignored may end that begins at a place."""
