@@ -40,6 +40,7 @@ from ...automata.utf8 import ANY, Ranges, text
 from ...errors import RegexError
 from ..regex.lower import _assertions, _at_edge, _Lowering, settled
 from ..regex.parse import parse
+from ..regex.preferred import PreferredWords, fewest
 from ..regex.tree import (
     EMPTY,
     Anchor,
@@ -56,7 +57,6 @@ from ..regex.tree import (
     Union,
 )
 from ..regex.unicode import ignoring_case, shorthand, union
-from .preferred import PreferredWords, fewest
 
 _MOST_ASSERTIONS = 8  # different ones in a pattern: each doubles the symbols that say which hold
 _MANY = 1 << 40  # characters, where there is no bound
@@ -181,8 +181,18 @@ def _remembered(pattern: str, dfa: Dfa) -> Dfa:
     return dfa
 
 
-def _words(pattern: str, meter: Meter) -> Dfa:
+def _parsed(pattern: str) -> Node:
+    """Return the tree of a terminal's pattern. Its conditionals would come in another order, which counts here."""
     node = parse(pattern)
+    for sign in _SIGNS.finditer(pattern):
+        if sign.group() == "(?(":
+            said = "a conditional in a terminal is not supported: write the two cases as branches"
+            raise RegexError(said, pattern, sign.start())
+    return node
+
+
+def _words(pattern: str, meter: Meter) -> Dfa:
+    node = _parsed(pattern)
     lowering = _Lowering(meter)
     asked = _assertions(node)
     if asked:
@@ -213,7 +223,7 @@ def words_in_context(pattern: str, meter: Meter) -> tuple[tuple[Dfa, Dfa], ...]:
     A lookahead, or a boundary at the end, may look past the word: `/[?](?![a-z])/` has one word, and what follows it
     begins with no letter. Raises the errors of `words`.
     """
-    node, lowering = parse(pattern), _Lowering(meter)
+    node, lowering = _parsed(pattern), _Lowering(meter)
     asked = _assertions(node)
     if not asked or not _check(pattern, node, lowering, ahead=True):
         return ((words(pattern, meter), text()),)
@@ -423,7 +433,7 @@ def _named(assertion: Assertion) -> str:
     return "this anchor"
 
 
-_SIGNS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?<?[=!]|[\^$]|[*+?}][+?]", re.DOTALL)
+_SIGNS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?(?:<?[=!]|\()|[\^$]|[*+?}][+?]", re.DOTALL)
 _SPELT = {
     "start": ("^", r"\A"), "line start": ("^",), "end": (r"\Z",), "last newline": ("$",), "line end": ("$",)
 }  # fmt: skip

@@ -16,6 +16,7 @@ from typing import Final
 from ...automata.utf8 import ANY, Ranges
 from ...depth import LIMIT, MOST_GROUPS, MOST_LOOKS
 from ...errors import ConstraintError
+from .atomic import TooLargeError, atomic, has_assertions
 from .characters import (
     ASCII,
     DOT_ALL,
@@ -28,6 +29,7 @@ from .characters import (
     CharacterReader,
     Dialect,
 )
+from .conditionals import Captured, Conditional, UndecidedError, decided, without_numbers
 from .tree import EMPTY, Assertion, Chars, Concat, Edge, Look, Node, Repeat, Text, Union
 from .unicode import (
     ECMA_LINE_ENDS,
@@ -65,10 +67,16 @@ def parse(pattern: str, flags: str = "", dialect: Dialect = "python") -> Node:
 class _Group:
     """An open group: where it began, the flags inside and outside it, and what has been read of it."""
 
-    __slots__ = ("branches", "flags", "items", "last", "look", "start")
+    __slots__ = ("asked", "atomic", "branches", "flags", "items", "last", "look", "number", "start")
 
-    def __init__(self, start: int, flags: int, look: tuple[bool, bool] | None) -> None:
+    def __init__(
+        self, start: int, flags: int, look: tuple[bool, bool] | None, *, atomic: bool = False, number: int = 0,
+        asked: int | str = 0,
+    ) -> None:  # fmt: skip
         self.start = start
+        self.atomic = atomic
+        self.number = number  # of a group that others may ask for, from 1
+        self.asked = asked  # for which group a conditional asks, by number or name
         self.flags = flags  # inside
         self.look = look  # (behind, negated) of a lookaround
         self.branches: list[Node] = []
@@ -90,6 +98,10 @@ class _Parser(CharacterReader):
         self.known: Final = _FLAGS[dialect]
         self.looks = 0
         self.names: set[str] = set()
+        self.numbers: dict[str, int] = {}  # of groups, by their names
+        self.groups = 0
+        self.conditional = "(?(" in pattern  # whether a group may ask for others
+        self.asks: list[tuple[int, int]] = []  # for which group each conditional asks, and where it is
         self.flags = 0
         for letter in flags:
             if letter not in self.known and not (self.ecma and letter == "u"):
@@ -158,7 +170,15 @@ class _Parser(CharacterReader):
                 raise self.error(LAST_BACKSLASH, len(pattern) - 1)
         if len(stack) > 1:
             raise self.error("this group is never closed: add )", group.start)
-        return self._close(group)
+        node = self._close(group)
+        for number, start in self.asks:
+            if not 1 <= number <= self.groups:
+                raise self.error(f"there is no group {number}: a conditional asks for one of {self.groups}", start)
+            try:
+                node = decided(node, number)
+            except UndecidedError as error:
+                raise self.error(f"a conditional {error}: write the two cases as branches", start) from None
+        return without_numbers(node) if self.conditional else node
 
     def _ordinary(self, run: str, group: _Group) -> None:
         for i, c in enumerate(run):
@@ -191,7 +211,13 @@ class _Parser(CharacterReader):
     def _close(self, group: _Group) -> Node:
         """Return what a group at its end says."""
         group.branches.append(_joined(group.items))
+        if group.asked:
+            return self._either_case(group)
         node = group.branches[0] if len(group.branches) == 1 else Union(tuple(group.branches))
+        if group.atomic:
+            return self._atomic(node, group.start)
+        if group.number and self.conditional:
+            return Captured(group.number, node)
         if group.look is None:
             return node
         self.looks -= 1
@@ -215,7 +241,7 @@ class _Parser(CharacterReader):
         pattern, start = self.pattern, self.at
         if not pattern.startswith("(?", start):
             self.at += 1
-            return _Group(start, group.flags, None)
+            return self._captured(group, start)
         c = pattern[start + 2 : start + 3]
         self.at += 3
         if c == ":":
@@ -227,7 +253,7 @@ class _Parser(CharacterReader):
             return self._look(group, start, behind=True)
         if c == "<" and self.ecma:
             self._name(self.at)
-            return _Group(start, group.flags, None)
+            return self._captured(group, start)
         if not self.ecma:
             if c == "P":
                 return self._python_group(group, start)
@@ -238,17 +264,9 @@ class _Parser(CharacterReader):
                 self.at = comment.end()
                 return None
             if c == "(":
-                raise self.error(
-                    "a group that depends on whether another matched, (?(...)...), is not supported: write the two "
-                    "cases as branches, (?:...|...)",
-                    start,
-                )
+                return self._conditional(group, start)
             if c == ">":
-                raise self.error(
-                    "an atomic group, (?>...), is not supported: what it matches depends on the order in which a "
-                    "backtracking matcher tries things; write (?:...) if that is what is meant",
-                    start,
-                )
+                return _Group(start, group.flags, None, atomic=True)
         if c and (c in "-aiLmsux" if not self.ecma else c in "-ims"):
             return self._flag_group(group, start, first)
         if not c:
@@ -270,10 +288,53 @@ class _Parser(CharacterReader):
             raise self.error(f"a back-reference, (?P=...), {NO_BACK_REFERENCES}", start)
         if c != "<":
             raise self.error(f"there is no group that begins with (?P{c}: name a group with (?P<name>...)", start)
-        self._name(self.at)
-        return _Group(start, group.flags, None)
+        name = self._name(self.at)
+        captured = self._captured(group, start)
+        self.numbers[name] = captured.number
+        return captured
 
-    def _name(self, start: int) -> None:
+    def _captured(self, group: _Group, start: int) -> _Group:
+        self.groups += 1
+        return _Group(start, group.flags, None, number=self.groups)
+
+    def _conditional(self, group: _Group, start: int) -> _Group:
+        end = self.pattern.find(")", start)
+        name = self.pattern[start + 3 : end] if end >= 0 else ""
+        if not (name.isidentifier() or (name.isascii() and name.isdigit() and len(name) < 4)):
+            raise self.error("a conditional begins with the number or the name of a group: (?(1)...|...)", start)
+        self.at, self.conditional = end + 1, True
+        return _Group(start, group.flags, None, asked=int(name) if name.isdigit() else name)
+
+    def _either_case(self, group: _Group) -> Node:
+        """Return the node of a conditional."""
+        number = self.numbers.get(group.asked, 0) if isinstance(group.asked, str) else group.asked
+        if len(group.branches) > 2:
+            raise self.error("a conditional has two branches: put more of them into a group", group.start)
+        if isinstance(group.asked, str) and not number:
+            raise self.error(
+                f"there is no group named {group.asked!r} before this: name one with (?P<name>...)", group.start
+            )
+        self.asks.append((number, group.start))
+        yes, no = (*group.branches, EMPTY)[:2]
+        return Conditional(number, yes, no)
+
+    def _atomic(self, node: Node, start: int) -> Node:
+        if has_assertions(node):
+            raise self.error(
+                "an atomic group or a possessive quantifier around a lookaround, a boundary, an anchor or another such "
+                "group is not supported: write (?:...) if nothing else could match",
+                start,
+            )
+        try:
+            return atomic(node)
+        except TooLargeError:
+            raise self.error(
+                "this atomic group or possessive quantifier is too large to be taken apart: write (?:...) if nothing "
+                "else could match",
+                start,
+            ) from None
+
+    def _name(self, start: int) -> str:
         end = self.pattern.find(">", start)
         if end < 0:
             raise self.error("this group's name is never closed: add >", start)
@@ -284,6 +345,7 @@ class _Parser(CharacterReader):
             raise self.error(f"there is a group named {name!r} already: rename one", start)
         self.names.add(name)
         self.at = end + 1
+        return name
 
     def _flag_group(self, group: _Group, start: int, first: bool) -> _Group | None:
         """Read (?flags), which goes for the whole pattern, or (?flags-flags:, which opens a group."""
@@ -369,14 +431,13 @@ class _Parser(CharacterReader):
         if lazy:
             self.at += 1
         elif following == "+" and not self.ecma:
-            if not isinstance(item, Chars) and not (isinstance(item, str) and len(item) == 1):
-                raise self.error(
-                    "a possessive quantifier is supported after one character or class only: what it matches otherwise "
-                    "depends on the order in which a backtracking matcher tries things; remove the second +",
-                    self.at,
-                )
+            if isinstance(item, Chars) or (isinstance(item, str) and len(item) == 1):
+                group.items[-1] = self._possessive(Text(item) if isinstance(item, str) else item, low, high)
+            else:
+                repeat = group.items[-1]
+                assert isinstance(repeat, Repeat)
+                group.items[-1] = self._atomic(repeat, self.at)
             self.at += 1
-            group.items[-1] = self._possessive(Text(item) if isinstance(item, str) else item, low, high)
 
     def _possessive(self, item: Text | Chars, low: int, high: int | None) -> Node:
         """Return a repeat that takes as many as there are: either the last there may be, or no other follows."""

@@ -30,7 +30,16 @@ PLAIN = [
     "a(?=.*c)",
 ]
 """Whose words are their language: one character decides how to go on."""
-PREFERRED = [r"a|ab(?!c)", r"a+?(?=b)b?", r'"(?!"").*?"', r"(?:a|ab)(?=c)", r"a*(?!a)b?"]
+PREFERRED = [
+    r"[ab]++",
+    r"(?>a+|b)c?",
+    r"(?:a|ab)++",
+    r"a|ab(?!c)",
+    r"a+?(?=b)b?",
+    r'"(?!"").*?"',
+    r"(?:a|ab)(?=c)",
+    r"a*(?!a)b?",
+]
 
 
 @pytest.mark.parametrize("pattern", PLAIN + PREFERRED)

@@ -142,7 +142,8 @@ def test_a_terminal_in_which_one_character_decides_takes_the_whole_language(patt
         ("(?=(?<=b)a)a", "lookahead may ask for what is before"),
         ("[a-z]++", "lookahead may ask for what follows"),
         (r"(a)\1", "back-reference"),
-        ("(?>a)", "atomic group"),
+        ("(a)?(?(1)b)", "a conditional in a terminal is not supported"),
+        (r"(?>ab|a)", "lookahead may ask for what follows"),
     ],
 )
 def test_a_terminal_that_asks_for_the_text_around_is_refused_with_a_caret(pattern: str, message: str) -> None:

@@ -203,7 +203,7 @@ def test_random_patterns_accept_exactly_what_re_fullmatch_accepts(pattern: str, 
 PIECES = r"""(?: (?P<n> (?= (?<=a) (?i) (?x) (?i: (?-i: (?# {1,2} {,2} {2} \d \b \x41 \u0041 \N{DASH} \012 \0 [a- [^ \q
 \Z \8 \777 {2,1} \x4 (?z (?au {99999999999} (?L) (?i-i: \U00110000"""
 pieces = st.sampled_from([*r"ab(){}[]*+?|^$.,-\12:=!<>#Pimsx é", *PIECES.split(), "\n", r"\N{EM DASH}"])
-OURS = ("back-reference", "atomic group", "possessive", "depends on whether another matched", "surrogate")
+OURS = ("back-reference", "atomic group", "possessive", "a conditional ", "surrogate")
 
 
 @pytest.mark.long
@@ -402,9 +402,17 @@ ERRORS = [
     (r"\p{L", 0, "this property is never closed"),
     (r"(a)\1", 3, r"a back-reference, \1, is not supported: to repeat what a group matched is not regular in general"),
     ("(?P<a>x)(?P=a)", 8, "a back-reference, (?P=...), is not supported"),
-    ("(a)?(?(1)b|c)", 4, "a group that depends on whether another matched, (?(...)...), is not supported"),
-    ("x(?>a*)", 1, "an atomic group, (?>...), is not supported"),
-    ("(a)*+", 4, "a possessive quantifier is supported after one character or class only"),
+    ("((a)?b(?(2)c|a))+", 6, "a conditional and its group are repeated together"),
+    ("((a)|(?(1)b|c))", 5, "a conditional stands within the group that it asks for"),
+    ("(?:(a)?b){2}(?(1)c)", 12, "a conditional asks for a group that only some rounds of a repeat match"),
+    ("(?=(a))(?(1)a|b)", 7, "a conditional asks for a group within a lookaround"),
+    ("(a)?(?(2)b)", 4, "there is no group 2: a conditional asks for one of 1"),
+    ("(a)(?(1)b|c|d)", 3, "a conditional has two branches"),
+    ("(?(x)a)(?P<x>b)", 0, "there is no group named 'x' before this"),
+    ("(?(1", 0, "a conditional begins with the number or the name of a group"),
+    ("x(?>(?=a)a*)", 1, "around a lookaround, a boundary, an anchor or another such group is not supported"),
+    (r"(?:a\b)*+", 8, "around a lookaround, a boundary, an anchor or another such group is not supported"),
+    ("(?>(?:(?:a|b)*a(?:a|b){9}))", 0, "too large to be taken apart"),
     ("(?P<1>a)", 4, "'1' is no name for a group"),
     ("(?P<a>x)(?P<a>y)", 12, "there is a group named 'a' already"),
     ("(?<a>x)", 0, "name a group with (?P<name>...)"),

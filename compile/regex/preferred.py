@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from ...automata.budget import Meter
@@ -9,7 +11,7 @@ from ...automata.dfa import BYTES, Dfa
 from ...automata.nfa import Nfa
 from ...automata.subsets import determinize
 from ...automata.utf8 import Ranges, char_class, normalize_ranges
-from ..regex.tree import (
+from .tree import (
     Anchor,
     Assertion,
     Boundary,
@@ -147,6 +149,21 @@ class PreferredWords:
             elif asks[i] < 0 or truth >> asks[i] & 1:
                 stack.extend(reversed(to[i]))
         return tuple(out)
+
+    def threads(self) -> tuple[int, ...]:
+        """Return the threads before any character, of a pattern without assertions."""
+        return self._closed((self.start,), 0)
+
+    def matches(self, threads: tuple[int, ...]) -> bool:
+        """Whether the last of some threads matches."""
+        return bool(threads) and threads[-1] == _MATCH
+
+    def steps(self, threads: tuple[int, ...]) -> Iterator[tuple[Ranges, tuple[int, ...]]]:
+        """Yield characters, and the threads behind each of them, of a pattern without assertions."""
+        for held, ranges in self.classes:
+            nexts = self._closed(tuple([self.to[i][0] for i in threads if i and held >> self.reads[i] & 1]), 0)
+            if nexts:
+                yield ranges, nexts
 
     def dfa(self) -> Dfa:
         """Return the DFA of the words that are their own preferred match, a symbol of truths before each character."""
