@@ -18,8 +18,10 @@ from typing import NoReturn
 from ...automata.budget import Budget, Meter
 from ...automata.utf8 import ANY, Ranges, char_class, complement_ranges, normalize_ranges
 from ...depth import LIMIT, MOST_PARENTHESES, MOST_RULES, MOST_TIMES_OVER
-from ...errors import ConstraintError, GrammarError
+from ...errors import ConstraintError, GrammarError, RegexError
 from .form import EMPTY, MOST_TIMES, Choice, Grammar, Node, Repeat, Rule, Sequence, Special, Terminal, Text, times
+from .macros import NAMES as MACROS
+from .macros import Call, MacroError, Value, expanded
 
 _NAME = {True: re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*"), False: re.compile(r"[A-Za-z0-9_-]+")}  # by whether EBNF
 _HEAD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:\[[^\]\n]*\][ \t]*(?=::=)|\s*(?=::=))")
@@ -33,6 +35,9 @@ _POINTS = re.compile(r"\[\^?(?:#x[0-9A-Fa-f]+(?:-#x[0-9A-Fa-f]+)?)+\]")
 _TIMES = re.compile(r"\{\s*([0-9]+)\s*(,\s*([0-9]*)\s*)?\}")
 _SEVERAL = re.compile(r"[*+?]+")
 _PLAIN = re.compile(r'[^"\\\r\n]+')
+_OPENS = re.compile(r"\s*\(")
+_OPTION = re.compile(r"([a-z_]+)\s*=(?!=)")
+_NUMBER = re.compile(r"[0-9]{1,9}(?![0-9A-Za-z_.])")
 _TOKEN = re.compile(r"<[^<>\s]+>")
 _HEX = {letter: re.compile(f"[0-9A-Fa-f]{{{digits}}}") for letter, digits in (("x", 2), ("u", 4), ("U", 8))}
 _HEX_ANY = re.compile("[0-9A-Fa-f]+")  # after \\x in EBNF
@@ -40,14 +45,13 @@ _CONTROLS = {"n": "\n", "r": "\r", "t": "\t"}
 _ALL_CONTROLS = {**_CONTROLS, "a": "\a", "b": "\b", "f": "\f", "v": "\v", "0": "\0", "e": "\x1b"}
 _SIGNS = frozenset("\\\"[]'/?-")  # what stands for itself after a backslash
 _SIGNS_IN_CLASS = frozenset("^$.*+(){}|") | _SIGNS
-_MACROS = frozenset({"AnyTokens", "ExcludeToken", "TagDispatch", "Token", "TokenSet", "TokenTagDispatch"})
 
 
 def read_ebnf(text: str, start: str = "root", meter: Meter | None = None) -> Grammar:
     """Return the grammar that a text in W3C's EBNF, as XGrammar writes it, says.
 
     Raises GrammarError with line, column and caret for what is malformed, not defined or not supported: lookahead
-    assertions, macros and attributes of rules among it.
+    assertions, some macros and attributes of rules among it.
 
     >>> sorted(read_ebnf('root ::= "(" root ")" | [a-z]+').rules)
     ['root']
@@ -302,10 +306,73 @@ class Reader:
             self.fail(f"{c!r} has no place here", begin)
         name = found.group()
         self.at = found.end()
-        if self.ebnf and name in _MACROS and text[self.at :].lstrip().startswith("("):
-            self.fail(f"the macro {name} is not supported: write what it stands for as rules", begin)
+        if self.ebnf and name in MACROS and _OPENS.match(text, self.at):
+            return self._macro(name, begin)
         self.used.setdefault(name, begin)
         return Rule(name)
+
+    # ----------------------------------------------------------------------------------------------------- macros
+
+    def _macro(self, name: str, begin: int) -> Node:
+        """Read the arguments of a macro, and return what it derives."""
+        self._skip(True)
+        given, options = self._arguments(0, named=True)
+        try:
+            return expanded(Call(name, given, options), self.meter)
+        except MacroError as error:
+            self.fail(str(error), begin)
+        except RegexError as error:
+            self.fail(f"the pattern cannot be compiled: {error.message}", begin)
+
+    def _arguments(self, depth: int, *, named: bool) -> tuple[list[Value], dict[str, Value]]:
+        """Read values between parentheses, with commas between them, at most one level of them in others."""
+        given: list[Value] = []
+        options: dict[str, Value] = {}
+        opened = self.at
+        self.at += 1
+        self._skip(True)
+        while not self.text.startswith(")", self.at):
+            here = self.at
+            option = _OPTION.match(self.text, here) if named else None
+            if option:
+                if option[1] in options:
+                    self.fail(f"the option {option[1]} is given twice: remove one", here)
+                self.at = option.end()
+                self._skip(True)
+                options[option[1]] = self._value(depth)
+            elif options:
+                self.fail("this stands behind an option: put it before those", here)
+            else:
+                given.append(self._value(depth))
+            self._skip(True)
+            if self.text.startswith(",", self.at):
+                self.at += 1
+                self._skip(True)
+            elif not self.text.startswith(")", self.at):
+                self.fail("a comma or ) is missing here" if self.at < len(self.text) else "add )", min(self.at, opened))
+        self.at += 1
+        return given, options
+
+    def _value(self, depth: int) -> Value:
+        text, begin = self.text, self.at
+        c = text[begin : begin + 1]
+        if c == '"':
+            node = self._string(c)
+            return node.data.decode() if isinstance(node, Text) else ""
+        if c == "(" and not depth:
+            return tuple(self._arguments(1, named=False)[0])
+        number = _NUMBER.match(text, begin)
+        if number:
+            self.at = number.end()
+            return int(number.group())
+        found = self.name.match(text, begin)
+        if not found:
+            self.fail("a text in quotes, a number, true, false, a rule or a tuple of these is needed", begin)
+        self.at = found.end()
+        if found.group() in ("true", "false"):
+            return found.group() == "true"
+        self.used.setdefault(found.group(), begin)
+        return Rule(found.group())
 
     # ------------------------------------------------------------------------------------------------- characters
 
