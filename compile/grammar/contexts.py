@@ -253,7 +253,7 @@ class _Contexts:
         """Return a rule of an item, some times in a row."""
 
         def make() -> Node:
-            rows = [EMPTY] if not low and before == behind else []
+            rows: list[Node] = [EMPTY] if not low and before == behind else []
             for way in self._known_ways(item, before) if high != 0 else ():
                 rest = self._again(item, max(low - 1, 0), None if high is None else high - 1, way, behind)
                 rows.append(_sequence([self._put(item, before, way), rest]))

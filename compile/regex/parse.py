@@ -11,7 +11,7 @@ some 20 us.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, cast
 
 from ...automata.utf8 import ANY, Ranges
 from ...depth import LIMIT, MOST_GROUPS, MOST_LOOKS
@@ -217,7 +217,7 @@ class _Parser(CharacterReader):
         if group.atomic:
             return self._atomic(node, group.start)
         if group.number and self.conditional:
-            return Captured(group.number, node)
+            return cast("Node", Captured(group.number, node))
         if group.look is None:
             return node
         self.looks -= 1
@@ -316,7 +316,7 @@ class _Parser(CharacterReader):
             )
         self.asks.append((number, group.start))
         yes, no = (*group.branches, EMPTY)[:2]
-        return Conditional(number, yes, no)
+        return cast("Node", Conditional(number, yes, no))
 
     def _atomic(self, node: Node, start: int) -> Node:
         if has_assertions(node):
