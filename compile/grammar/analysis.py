@@ -133,9 +133,11 @@ def check_productive(grammar: Grammar) -> None:
 def without_dead_ends(rules: Mapping[str, Node], made: Collection[str] = ()) -> dict[str, Node]:
     """Return rules without the branches that derive no text, and without those of the rules made that derive none.
 
-    A rule that somebody wrote stays as it is where all of it derives none, for `check_productive` to name.
+    Where all of a rule that somebody wrote derives none, all stay as they are, for `check_productive` to name it.
     """
     productive = productive_rules(rules)
+    if any(name not in productive and name not in made for name in rules):
+        return dict(rules)
 
     def kept(node: Node) -> Node:
         if isinstance(node, Rule):
@@ -151,11 +153,7 @@ def without_dead_ends(rules: Mapping[str, Node], made: Collection[str] = ()) -> 
             return Repeat(item, node.low, node.high) if item is not NEVER else EMPTY if not node.low else NEVER
         return NEVER if isinstance(node, Terminal) and node.dfa.is_empty else node
 
-    return {
-        name: kept(body) if name in productive else body
-        for name, body in rules.items()
-        if name in productive or name not in made
-    }
+    return {name: kept(body) for name, body in rules.items() if name in productive}
 
 
 def may_read(node: Node, known: set[str]) -> bool:

@@ -54,6 +54,7 @@ class Terminals:
     def __init__(self, text: str, module: Module, objects: dict[int, str], meter: Meter) -> None:
         self.text, self.module, self.objects, self.meter = text, module, objects, meter
         self._known: dict[str, Node] = {}  # by name, and by what a literal says
+        self._all_languages = bool(module.options)  # %llguidance says that the grammar is one of its own
 
     def fail(self, message: str, token: Token | int | None) -> NoReturn:
         position = token if isinstance(token, int) else token.start_pos if token is not None else 0
@@ -133,6 +134,8 @@ class Terminals:
         except UnicodeEncodeError:
             self.fail("half a surrogate pair is no character, and UTF-8 cannot hold it: write the character", token)
         source = pattern.to_regexp()
+        if self._all_languages:
+            return Terminal(name, self._words(language, source, trees, token), source)
         parts = self._words(_in_context, source, trees, token)
         if len(parts) == 1 and parts[0][1] is text():
             return Terminal(name, parts[0][0], source)

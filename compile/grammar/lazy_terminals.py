@@ -8,6 +8,7 @@ followed by whatever follows one of its calls.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -17,8 +18,8 @@ from ...automata import ops
 from ...automata.budget import Meter
 from ...automata.deadline import look
 from ...automata.dfa import Dfa
-from .analysis import READING, nullable_rules, productive_rules, without_dead_ends
-from .form import Choice, Grammar, Node, Repeat, Rule, Sequence, Special, Terminal, Text
+from .analysis import READING, called, in_order, nullable_rules, productive_rules, without_dead_ends
+from .form import EMPTY, Choice, Grammar, Node, Repeat, Rule, Sequence, Special, Terminal, Text
 from .languages import going_on
 from .regular import dfa_of
 from .special_tokens import VALUE
@@ -31,6 +32,8 @@ def settled(grammar: Grammar, meter: Meter) -> Grammar:
 
     Raises GrammarError for a lazy terminal beside a JSON value that may begin alike, BudgetError.
     """
+    rules, where = _copied(grammar.rules, grammar.start), grammar.where or {}
+    grammar = replace(grammar, rules=rules, where={name: where.get(name.partition("\0")[0], 0) for name in rules})
     places = _Places(grammar.rules)
     lazy = [_lazy(leaf) for leaf in places.leaves]
     if not any(dfa is not None for dfa in lazy):
@@ -56,6 +59,41 @@ def settled(grammar: Grammar, meter: Meter) -> Grammar:
     rules = {name: _replaced(body, each) for name, body in grammar.rules.items()}
     productive = productive_rules(grammar.rules) - {grammar.start}
     return replace(grammar, rules=without_dead_ends(rules, productive))
+
+
+def _copied(rules: Mapping[str, Node], start: str) -> dict[str, Node]:
+    """Return rules of which each has one call, but for those that come back to themselves.
+
+    What a lazy terminal ends at one call goes on at another.
+    """
+    order, group = in_order({name: tuple(set(called(body))) for name, body in rules.items()})
+    sizes = Counter(group)
+    alone = {name for name, number in zip(order, group, strict=True) if sizes[number] == 1}
+    alone -= {name for name in alone if name in called(rules[name])} | {start}
+    made: dict[str, Node] = {}
+
+    def copied(node: Node) -> Node:
+        if isinstance(node, (Sequence, Choice)):
+            return type(node)(tuple([copied(item) for item in node.items]))
+        if isinstance(node, Repeat):
+            return Repeat(copied(node.item), node.low, node.high)
+        if not isinstance(node, Rule) or node.name not in alone or len(made) + len(todo) >= _MOST_COPIES:
+            if isinstance(node, Rule) and node.name not in made:
+                todo.setdefault(node.name, node.name)
+            return node
+        name = f"{node.name}\0{len(made) + len(todo)}"
+        todo[name] = node.name
+        return Rule(name)
+
+    todo = {start: start}
+    while todo:
+        name, old = todo.popitem()
+        made[name] = EMPTY  # until its turn comes
+        made[name] = copied(rules[old])
+    return made
+
+
+_MOST_COPIES = 4_000  # of rules
 
 
 def _lazy(leaf: _Leaf) -> Dfa | None:

@@ -200,6 +200,24 @@ def test_a_lazy_terminal_ends_all_that_began_with_it(seed: int) -> None:
     assert {word.decode() for word in members(grammar, [c.encode() for c in letters], 4)} == expected
 
 
+def test_a_terminal_goes_on_where_no_lazy_one_begins(vocab: mw.Vocabulary) -> None:
+    """One rule has two calls, of which a lazy terminal is beside the first alone."""
+    table = mw.compile_grammar('start: word "0" | x "1" | "(" word ")" start?\nword: /ab/\nx[lazy]: /[ab]+/', vocab)
+    texts = {"(ab)": True, "(ab)a1": True, "ab0": False, "a1": True, "(ab)ab0": False, "ab1": False}
+    assert {text: table.accepts(vocab.encode(text)) for text in texts} == texts
+    with pytest.raises(GrammarError, match=r"some rules derive no text at all, .*: start, y"):
+        mw.compile_grammar('start: "ab" | x y\nx[lazy]: /a/\ny: A\nA: /a/ & /b/', vocab)
+
+
+def test_a_grammar_of_llguidances_has_languages_for_terminals(vocab: mw.Vocabulary) -> None:
+    rules = 'start: A "."\nA: /0|0x[0-9]+/ | B\nB: "a" | "ab"'
+    for head, right in (("", [True, False, True]), ("%llguidance {}\n", [True, True, True])):
+        table = mw.compile_grammar(head + rules, vocab)
+        assert [table.accepts(vocab.encode(text)) for text in ("0.", "0x1.", "ab.")] == right
+    with pytest.raises(GrammarError, match="a lazy quantifier says what a matcher prefers"):
+        read_lark("%llguidance {}\nstart: /a*?/")
+
+
 def test_free_text_ends_where_a_lazy_rule_does(vocab: mw.Vocabulary) -> None:
     text = 'start: (f | g)* TEXT\nTEXT: /(.|\\n)*/\nfh[lazy]: TEXT "<f"\nf: fh "=a>" /[a-z]+/ "</f>"\n'
     text += 'gh[lazy]: TEXT "<f"\ng: gh "=b>" %json {"type": "integer"} "</f>"'
