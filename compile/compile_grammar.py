@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -13,7 +14,7 @@ from ..lazy.lazy_table import Compiled, LazyTable
 from ..vocabulary.vocabulary import Vocabulary
 from .arguments import begin_budget, check_vocabulary, checked_depth, source_of
 from .grammar.build import compile_form
-from .grammar.form import Grammar
+from .grammar.form import Grammar, Rule
 from .grammar.notations import STARTS, Syntax, reader_of
 from .grammar.special_tokens import spelt
 from .tags.control_tokens import control_names
@@ -129,6 +130,9 @@ def _with_values(form: Grammar, vocabulary: Vocabulary, *, source: str, depth: i
     if len(layouts) > 1:
         raise SchemaError("white space is said for all JSON of a grammar: give each %json the same", where)
     asked = json_request(True, whitespace=layouts.pop(), depth=depth)._replace(source=source)
+    # as rules, in which two values may begin alike: a machine of values has them in its first rule alone
+    start = f"{form.start}\0"
+    form = replace(form, rules={**form.rules, start: Rule(form.start)}, start=start)
     form, marked = spelt(form, vocabulary)
     return compile_values(form, schemas, marked, asked, meter)
 

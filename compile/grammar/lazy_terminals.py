@@ -72,12 +72,17 @@ def _copied(rules: Mapping[str, Node], start: str) -> dict[str, Node]:
     alone -= {name for name in alone if name in called(rules[name])} | {start}
     made: dict[str, Node] = {}
 
+    nodes = 0
+
     def copied(node: Node) -> Node:
+        nonlocal nodes
+        look(READING)
+        nodes += 1
         if isinstance(node, (Sequence, Choice)):
             return type(node)(tuple([copied(item) for item in node.items]))
         if isinstance(node, Repeat):
             return Repeat(copied(node.item), node.low, node.high)
-        if not isinstance(node, Rule) or node.name not in alone or len(made) + len(todo) >= _MOST_COPIES:
+        if not isinstance(node, Rule) or node.name not in alone or nodes > _MOST_NODES:
             if isinstance(node, Rule) and node.name not in made:
                 todo.setdefault(node.name, node.name)
             return node
@@ -93,7 +98,7 @@ def _copied(rules: Mapping[str, Node], start: str) -> dict[str, Node]:
     return made
 
 
-_MOST_COPIES = 4_000  # of rules
+_MOST_NODES = 50_000  # up to which rules are copied
 
 
 def _lazy(leaf: _Leaf) -> Dfa | None:
@@ -216,9 +221,11 @@ class _Places:
 
         def together(leaves: int) -> None:
             for i in _bits(leaves):
+                look(READING)
                 new = leaves & ~found[i]
                 found[i] |= new
                 todo.extend((i, j) for j in _bits(new) if i <= j)
+            meter.check(bytes=80 * len(todo), doing=READING)
 
         together(self._ends[start][0])
         shared: dict[tuple[int, int], bool] = {}

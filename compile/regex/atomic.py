@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...automata.budget import Budget
+from ...automata.deadline import look
 from ...errors import BudgetError
 from .preferred import PreferredWords
 from .tree import EMPTY, Anchor, Boundary, Chars, Concat, Look, Node, Repeat, Union
 
+_DOING = "taking a group of a pattern apart"
 _MOST_STATES = 48
 _MOST_NODES = 5_000
 
@@ -69,6 +71,7 @@ class _Automaton:
         number = {start: 0}
         self._edges: dict[tuple[int, int], Node] = {}
         for i, threads in enumerate(self.states):
+            look(_DOING)
             for ranges, threads_after in words.steps(threads):
                 j = number.setdefault(threads_after, len(number))
                 if j == len(self.states):
@@ -86,6 +89,7 @@ class _Automaton:
         for end in ends:
             edges[end, final] = EMPTY
         for state in range(len(self.states)):
+            look(_DOING)
             loop = edges.pop((state, state), None)
             into = [(i, node) for (i, j), node in edges.items() if j == state]
             out = [(j, node) for (i, j), node in edges.items() if i == state]

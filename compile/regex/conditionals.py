@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
+from ...automata.deadline import look
 from .tree import EMPTY, Chars, Concat, Look, Node, Repeat, Union
 
 
@@ -35,31 +36,39 @@ class Conditional:
 
 
 _NEVER = Chars(())
+_MOST_NODES = 3_000
 
 
 def decided(node: Node, number: int) -> Node:
     """Return a tree in which no conditional asks for this group. Raises UndecidedError."""
+    if len(_all(node)) > _MOST_NODES:
+        raise UndecidedError("makes too many cases")
+    return _decided(node, number)
+
+
+def _decided(node: Node, number: int) -> Node:
+    look("taking a conditional of a pattern apart")
     if not _asks(node, number):
         return node
     if not _holds(node, number):
         return _answered(node, number, False)  # the group has not matched before
     if isinstance(node, Union):
-        return Union(tuple(decided(item, number) for item in node.items))
+        return Union(tuple(_decided(item, number) for item in node.items))
     if isinstance(node, Repeat):
         if node.high != 1:
             raise UndecidedError("and its group are repeated together")
-        return Repeat(decided(node.item, number), node.low, node.high, node.lazy)
+        return Repeat(_decided(node.item, number), node.low, node.high, node.lazy)
     if isinstance(node, Captured):
         if node.number == number:
             raise UndecidedError("stands within the group that it asks for")
-        return _captured(node.number, decided(node.item, number))
+        return _captured(node.number, _decided(node.item, number))
     if not isinstance(node, Concat):
         raise UndecidedError("and its group stand within a lookaround or another conditional")
     at = next(i for i, item in enumerate(node.items) if _holds(item, number))
     before = tuple(_answered(item, number, False) for item in node.items[:at])
     own, behind = node.items[at], node.items[at + 1 :]
     if _asks(own, number):
-        own = decided(own, number)
+        own = _decided(own, number)
         if not any(_asks(item, number) for item in behind):
             return Concat((*before, own, *behind))
     with_it, without = _ways(own, number)
@@ -160,8 +169,9 @@ def _asks(node: Node, number: int) -> bool:
 
 
 def _all(root: Node) -> list[Node]:
-    found, todo = [], [root]
-    while todo:
+    found: list[Node] = []
+    todo = [root]
+    while todo and len(found) <= _MOST_NODES:
         node = todo.pop()
         found.append(node)
         if isinstance(node, (Concat, Union)):

@@ -29,7 +29,7 @@ from ..grammar import form
 from ..grammar.analysis import check_productive
 from ..grammar.form import EMPTY, Choice, Grammar, Node, Repeat, Rule, Special, Terminal, Text
 from ..grammar.notations import STARTS, Syntax, reader_of
-from ..grammar.special_tokens import VALUE
+from ..grammar.special_tokens import VALUE, replaced
 from ..json_schema.schema_hash import hash_of
 from ..json_schema.source import read, shown
 from ..regex.lower import engine_flags, to_dfa
@@ -266,10 +266,18 @@ class _Reader:
         spaces = (
             EMPTY if read_one.ignored is None else Repeat(Terminal(f"what {where} ignores", read_one.ignored), 0, None)
         )
+        values = {f"{VALUE}{j}": self._value_of(text, where) for j, (text, _) in enumerate(read_one.schemas)}
         for name, body in read_one.rules.items():
             self.tokens.check_grammar(body, f"{where}/grammar")
-            self.rules[prefix + name] = _renamed(body, prefix, spaces)
+            self.rules[prefix + name] = _renamed(replaced(body, values), prefix, spaces)
         return Sealed((spaces, Rule(prefix + read_one.start)))
+
+    def _value_of(self, schema: str, where: str) -> Node:
+        """Return the symbol of a JSON value in a grammar."""
+        contents = read(schema, f"{where}/grammar")
+        if isinstance(contents, dict) and "x-guidance" in contents:
+            refuse(f"{where}/grammar", "where white space may stand is said for all of a tag: leave x-guidance out")
+        return self._value(schema, f"{where}/grammar")
 
     # ------------------------------------------------------------------------------------------- put together
 

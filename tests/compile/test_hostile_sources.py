@@ -38,6 +38,18 @@ SOURCES = {
             "triggers": [f"<{i}>" for i in range(20_000)],
         },
     ),
+    "lazy terminals that may begin at one place": (
+        mw.compile_grammar,
+        "start: ("
+        + " | ".join(f"x{i}" for i in range(400))
+        + ")*\n"
+        + "\n".join(f'x{i}[lazy]: /[a-z]*/ "{i}"' for i in range(400)),
+    ),
+    "a terminal that few texts are not": (mw.compile_grammar, "start: A\nA: ~/.*a.{18}/"),
+    "tags in free text": (
+        partial(mw.compile_grammar, syntax="ebnf"),
+        "root ::= TagDispatch(" + ",".join(f'("<tag{i}>", x)' for i in range(1_500)) + ')\nx ::= "y"',
+    ),
     "keys of many branches, of which one holds": (
         partial(mw.compile_json_schema, lazy=False),
         attacks.many_branches(150),

@@ -23,9 +23,9 @@ import pytest
 import maskwright as mw
 from maskwright import errors
 from maskwright.automata import budget as budgets
+from maskwright.compile import compile_grammar as grammar_module
 from maskwright.compile import text as text_module
 from maskwright.compile.cache import cache as cache_module
-from maskwright.compile.grammar import build as grammar_module
 from maskwright.compile.schemas import compile_schema as schema_module
 from maskwright.compile.tags import build as tag_module
 

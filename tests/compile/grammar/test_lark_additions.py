@@ -244,8 +244,22 @@ def test_json_in_a_grammar_is_what_its_schema_says(vocab: mw.Vocabulary) -> None
 
 def test_two_values_may_stand_at_one_place(vocab: mw.Vocabulary) -> None:
     table = mw.compile_grammar('start: a | b "!"\na: %json {"enum": ["x", 1]}\nb: %json {"enum": ["x", 2]}', vocab)
+    other = mw.compile_grammar('start: %json {"enum": ["x", 1]} | %json {"enum": ["x", 2]} "!"', vocab)
     texts = ['"x"', '"x"!', "1", "1!", "2", "2!"]
+    assert [other.accepts(vocab.encode(text)) for text in texts] == [True, True, True, False, False, True]
     assert [table.accepts(vocab.encode(text)) for text in texts] == [True, True, True, False, False, True]
+
+
+def test_a_grammar_in_a_tag_has_json(vocab: mw.Vocabulary) -> None:
+    text = 'start: "(" x ")" | x\nx: %json {"enum": ["y", 1]} %json {"type": "boolean"}'
+    inside = {"type": "grammar", "grammar": text, "syntax": "lark"}
+    tag = {"type": "sequence", "elements": [{"type": "json_schema", "json_schema": {"const": 5}}, inside]}
+    table = mw.compile_structural_tag(tag, vocab)
+    texts = {'5("y"true)': True, "51false": True, "5(1true": False, "5true": False, "1true": False}
+    assert {text: table.accepts(vocab.encode(text)) for text in texts} == texts
+    wrong = {"type": "grammar", "grammar": 'start: %json {"x-guidance": {}}', "syntax": "lark"}
+    with pytest.raises(ConstraintError, match="where white space may stand is said for all of a tag"):
+        mw.compile_structural_tag(wrong, vocab)
 
 
 def test_what_is_ignored_stands_around_json_and_not_within(vocab: mw.Vocabulary) -> None:
