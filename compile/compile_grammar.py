@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from ..automata.budget import Budget, Meter
 from ..depth import enough_stack
-from ..errors import GrammarError, SchemaError
+from ..errors import ConstraintError, GrammarError, SchemaError
 from ..lazy.lazy_table import Compiled, LazyTable
 from ..vocabulary.vocabulary import Vocabulary
 from .arguments import begin_budget, check_vocabulary, checked_depth, source_of
@@ -130,10 +130,15 @@ def _with_values(form: Grammar, vocabulary: Vocabulary, *, source: str, depth: i
     if len(layouts) > 1:
         raise SchemaError("white space is said for all JSON of a grammar: give each %json the same", where)
     asked = json_request(True, whitespace=layouts.pop(), depth=depth)._replace(source=source)
-    # as rules, in which two values may begin alike: a machine of values has them in its first rule alone
+    form, marked = spelt(form, vocabulary)
+    try:
+        return compile_values(form, schemas, marked, asked, meter)
+    except ConstraintError as error:
+        if type(error) is not ConstraintError:
+            raise
+    # two values begin alike, as they may in rules: a machine of values has them in its first rule alone
     start = f"{form.start}\0"
     form = replace(form, rules={**form.rules, start: Rule(form.start)}, start=start)
-    form, marked = spelt(form, vocabulary)
     return compile_values(form, schemas, marked, asked, meter)
 
 

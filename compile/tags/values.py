@@ -128,9 +128,10 @@ def value_of(
 
 
 def _joined(grammar: Grammar, symbols: Symbols, meter: Meter) -> Dfa | None:
-    """Return the DFA of a grammar over bytes and its values, None if a rule has values or is not regular."""
-    if any(has_specials(body) for name, body in grammar.rules.items() if name != grammar.start):
-        return None
+    """Return the DFA of a grammar over bytes and its values, None if a called rule has some or is not regular."""
+    for name, body in grammar.rules.items():
+        if grammar.start in called(body) or (name != grammar.start and has_specials(body)):
+            return None
     numbers = {name: BYTES + n for n, name in enumerate(symbols.names)}
     networks: dict[str, Network] = {}
     others = {name: body for name, body in grammar.rules.items() if name != grammar.start}

@@ -250,6 +250,16 @@ def test_two_values_may_stand_at_one_place(vocab: mw.Vocabulary) -> None:
     assert [table.accepts(vocab.encode(text)) for text in texts] == [True, True, True, False, False, True]
 
 
+def test_values_stand_in_rules_that_come_back(vocab: mw.Vocabulary) -> None:
+    table = mw.compile_grammar('start: <|user|> %json {"enum": [1, 23]} | "(" start y\ny: ")" | "," start ")"', vocab)
+    texts = {"1": True, "23": True, "2": False, "(1)": True, "(1,((23)))": True, "(1,(23)": False, "((1)": False}
+    found = {}
+    for text in texts:
+        tokens = [i for c in text for i in ([USER] if c in "12" else []) + vocab.encode(c)]
+        found[text] = table.accepts(tokens)
+    assert found == texts
+
+
 def test_a_grammar_in_a_tag_has_json(vocab: mw.Vocabulary) -> None:
     text = 'start: "(" x ")" | x\nx: %json {"enum": ["y", 1]} %json {"type": "boolean"}'
     inside = {"type": "grammar", "grammar": text, "syntax": "lark"}
