@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from array import array
@@ -19,6 +20,7 @@ from ..table.several_ends import all_ends, as_eos
 from ..table.transition_table import TransitionTable
 from ..vocabulary.vocabulary import Vocabulary
 from .protocol import BoundsEnds, LazyMachine
+from .unique.unique_items import UniqueItems
 
 
 class LazyTable:
@@ -57,6 +59,7 @@ class LazyTable:
         self._made_by: tuple[Callable[..., Compiled], tuple[Any, ...]] | None = None
         self._table: TransitionTable | None = None
         self._refused = False  # whether there is known to be no table
+        self.unique: UniqueItems | None = None  # what a matcher sees to beside the machine
         self._lock = threading.Lock()
 
     @property
@@ -111,7 +114,7 @@ class LazyTable:
     def has_bounds(self) -> bool:
         """Whether it is known how many tokens an end is away at most, so that texts can be kept to a number of them."""
         machine = self._machine
-        return machine is None or (isinstance(machine, BoundsEnds) and machine.has_bounds)
+        return machine is None or (self.unique is None and isinstance(machine, BoundsEnds) and machine.has_bounds)
 
     def has_arrays(self) -> bool:
         """Return whether there is a finite table, within the budget; it is worked out to know that.
@@ -140,6 +143,20 @@ class LazyTable:
         make = self._make
         if make is not None:
             self._make = lambda: around(make)
+
+    def seeing_to(self, unique: UniqueItems, no_table: NoTableError) -> LazyTable:
+        """Return this table, beside whose states matchers see to distinct items, which no arrays can do.
+
+        no_table: what `to_table` raises. `uniqueItems` is then no longer among `unenforced`.
+        """
+        unenforced = self._unenforced
+
+        def refuse() -> TransitionTable:
+            raise copy.copy(no_table)
+
+        self.unique, self._make, self.is_small = unique, refuse, False
+        self._unenforced = lambda: tuple([each for each in unenforced() if each.keyword != "uniqueItems"])
+        return self
 
     @property
     def unenforced(self) -> tuple[Unenforced, ...]:
@@ -179,10 +196,17 @@ class LazyTable:
             (N,) bool.
         """
         machine = self._machine  # another thread may complete the table meanwhile
-        if machine is None or machine.most_frames_required > -MOST_DEPTH:  # frames may run out
+        if machine is None or (machine.most_frames_required > -MOST_DEPTH and self.unique is None):  # frames may run out
             return self.to_table().contains(sids)
         rows = as_eos(token_rows(sids), self.eos, self.other_ends).tolist()
-        return np.array([_accepts(machine, row, self.vocab_size, self.eos) for row in rows], np.bool_)
+        return np.array(
+            [
+                _accepts(machine, row, self.vocab_size, self.eos)
+                and (self.unique is None or self.unique.accepts([token for token in row if token != self.eos]))
+                for row in rows
+            ],
+            np.bool_,
+        )
 
     @property
     def left_out(self) -> int:

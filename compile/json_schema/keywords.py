@@ -75,12 +75,13 @@ def formula(
     approximations: Approximations | None = None,
     documents: Mapping[str, SchemaSource] | None = None,
     meter: Meter | None = None,
+    widened: bool = True,
 ) -> Node:
     """Return the JSON values that a schema describes, as a formula.
 
     schema: a dict, a bool, JSON text or a pydantic model class, of a draft from 4 to 2020-12 as `$schema` says, else
     2020-12. approximations: what may stay unenforced, and then notes it; None for nothing. documents: schemas that
-    references may lead to, by URI.
+    references may lead to, by URI. widened: whether what is not enforced is left out; else it is an `Unenforceable`.
 
     Raises SchemaError, with the JSON Pointer, if a part is malformed or cannot be enforced exactly; for some parts only
     when their formula is asked for. Raises BudgetError if the meter runs out.
@@ -90,7 +91,7 @@ def formula(
     )
     root = compiler.documents.root
     node = compiler.begin(partial(compiler.enter, Target(root.root, root, ""), ""))
-    return Widened().upper(node) if compiler.approximations.allowed else node
+    return Widened().upper(node) if widened and compiler.approximations.allowed else node
 
 
 # ------------------------------------------------------------------------------------------------------- any value

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...automata.budget import Budget, Meter
 from ...automata.formulas import uncollected
 from ...depth import Flat, enough_stack, inside
-from ...errors import BudgetError, RegexError, SchemaError
+from ...errors import AllowKeyword, BudgetError, NoTableError, ReadOnDemand, RegexError, SchemaError
 from ...lazy.lazy_table import Compiled, LazyTable
 from ...lazy.machine.lazy_machine import ByteMachine
 from ...lazy.protocol import LazyMachine
+from ...lazy.unique.unique_items import UniqueItems
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
 from ..arguments import begin_budget, check_vocabulary
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ..json_schema.layout import Whitespace
     from ..json_schema.source import Schema, SchemaSource
 
+UNIQUE = "uniqueItems"
 _MOST_SETTLED = {  # states that are settled, by what is being done: how many in any case, and for each part of a schema
     "telling the cases of a value apart": (100, 0.5),
     "finding the states of an object": (450, 1.0),
@@ -109,11 +111,57 @@ def compile_request(
         with uncollected(), blaming_order(asked.any_order), begin_budget(budget) as meter, enough_stack(_TOO_DEEP):
             if not lazy:
                 return _Settled(asked, vocabulary, meter).table(meter)
-            made = _lazily(asked, vocabulary, meter)
+            made = _with_unique_items(asked, vocabulary, meter)
     except RegexError as error:
         raise wrong_pattern(error, asked.contents) from error
     shallow = asked._replace(contents=True, documents=None)
     return made.made_by(_again, shallow, Flat(asked.contents), Flat(asked.documents), vocabulary, budget)
+
+
+def _with_unique_items(asked: Request, vocabulary: Vocabulary, meter: Meter) -> LazyTable:
+    """Return a lazy table, beside which matchers see to `uniqueItems` if states cannot.
+
+    Raises SchemaError for a keyword "uniqueItems" that cannot be enforced so either.
+    """
+    try:
+        return _lazily(asked, vocabulary, meter)
+    except SchemaError as error:
+        if error.keyword != UNIQUE or not any(isinstance(each, AllowKeyword) for each in error.remedies):
+            raise
+        refused = error
+    if not vocabulary.spells_all_bytes:
+        raise _also_refused(refused, "the vocabulary has no token for each byte, by which a matcher would see to it")
+    from ..json_schema.keywords import formula
+    from ..json_schema.unique_rules import DependsError, UniqueRules
+
+    widened = asked._replace(allowed=asked.allowed | {UNIQUE})
+    node = formula(
+        asked.contents, approximations=Approximations(widened.allowed), documents=asked.documents, meter=meter,
+        widened=False,
+    )  # fmt: skip
+    try:
+        rules = UniqueRules(node)
+        rules.check()
+    except DependsError as reason:
+        raise _also_refused(refused, str(reason)) from None
+    rule = rules.rule(node)
+    made = _lazily(widened, vocabulary, meter)
+    return made if rule is None else made.seeing_to(UniqueItems(rule, vocabulary), _no_table(refused))
+
+
+def _also_refused(refused: SchemaError, why: str) -> SchemaError:
+    """Return the error of a keyword "uniqueItems" that neither states nor a matcher enforce."""
+    return SchemaError(
+        f'"{UNIQUE}" cannot be enforced exactly: {why}', refused.pointer, UNIQUE, remedies=refused.remedies
+    )
+
+
+def _no_table(refused: SchemaError) -> NoTableError:
+    where = refused.pointer or "/"
+    return NoTableError(
+        f'{where}: no table can enforce "{UNIQUE}" here, as items have too many values; a matcher remembers which came',
+        remedies=(*refused.remedies, ReadOnDemand()),
+    )
 
 
 def _again(

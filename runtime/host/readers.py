@@ -20,6 +20,7 @@ from .live_reader import LiveReader
 from .matrix_reader import MatrixReader
 from .nested_reader import NestedReader
 from .table_reader import TableReader
+from .unique_reader import UniqueReader
 
 _complete: Kept[HostReader[Any]] = Kept()
 _lazy: Kept[HostReader[Any]] = Kept()
@@ -89,13 +90,16 @@ def _of_lazy_table(constraint: LazyTable, budgets: bool) -> HostReader[Any]:
         return _of_table(constraint.to_table(), budgets)
     found = _lazy.get(constraint)
     if found is None or _machine_of(found) is not machine:
-        found = _of_ends(LazyReader(constraint.vocab_size, constraint.eos, machine), constraint)
+        inside = LazyReader(constraint.vocab_size, constraint.eos, machine)
+        found = _of_ends(inside if constraint.unique is None else UniqueReader(inside, constraint.unique), constraint)
         _lazy.put(constraint, found)
     return found
 
 
 def _machine_of(reader: HostReader[Any]) -> LazyMachine | None:
     inside = reader.inside if isinstance(reader, EndsReader) else reader
+    if isinstance(inside, UniqueReader):
+        return inside.inside.machine
     return inside.machine if isinstance(inside, LazyReader) else None
 
 

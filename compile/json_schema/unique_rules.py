@@ -1,0 +1,441 @@
+"""Which arrays of a value must have distinct items: read off a schema's formula, for a memory beside a lazy machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeVar
+
+from ...automata.budget import Budget
+from .algebra import (
+    ANY,
+    ARRAY,
+    EVERYTHING,
+    NUMBER,
+    OBJECT,
+    STRING,
+    AllOf,
+    AnyOf,
+    Contains,
+    Integer,
+    ItemCount,
+    Items,
+    Length,
+    Members,
+    Names,
+    Node,
+    Not,
+    OneOfValues,
+    Pattern,
+    Range,
+    Reference,
+    Required,
+    Types,
+    Unenforceable,
+    Words,
+    all_of,
+    any_of,
+    force,
+    is_never,
+    restrict,
+)
+from .string_languages import holds, language
+
+_MOST_KEPT = 1000  # rules of items and members of one value
+_DEEPEST = 8  # members and items that are looked into for many values
+
+
+class DependsError(Exception):
+    """Whether items must be distinct depends on something else; the message says on what."""
+
+
+class UniqueRules:
+    """The rules of the values of a schema, each made when a text comes to it: see `lazy.unique.memory.Rule`.
+
+    A schema is read so if one thing decides which arrays have distinct items: where they stand. An array in a branch of
+    `anyOf` does only if all branches that allow an array there ask for the same.
+    """
+
+    def __init__(self, root: Node) -> None:
+        self._bears: dict[Node, bool] = {}
+        self._rules: dict[tuple[Node, Node | None], ValueRule] = {}
+        self._arrays: dict[Node, ArrayParts] = {}
+        self._objects: dict[Node, tuple[Members, ...]] = {}
+        self._note(root)
+        self.root = root
+
+    def rule(self, node: Node, whole: Node | None = None) -> ValueRule | None:
+        """Return the rule of a node's values. whole: their node, if they are part of an item that is to be distinct."""
+        if whole is None and not self.bears(node):
+            return None
+        found = self._rules.get((node, whole))
+        if found is None:
+            found = self._rules[node, whole] = ValueRule(self, node, whole)
+        return found
+
+    # ------------------------------------------------------------------------------------- where there is something
+
+    def _note(self, root: Node) -> None:
+        """Find for each part of a formula whether some array in it has distinct items."""
+        above: dict[Node, list[Node]] = {}
+        todo, seen, begins = [root], {root}, []
+        while todo:
+            node = todo.pop()
+            if _is_unique(node):
+                begins.append(node)
+            for part in _parts(node):
+                above.setdefault(part, []).append(node)
+                if part not in seen:
+                    seen.add(part)
+                    todo.append(part)
+        self._bears = dict.fromkeys(seen, False)
+        while begins:
+            node = begins.pop()
+            if not self._bears[node]:
+                self._bears[node] = True
+                begins += above.get(node, ())
+
+    def bears(self, node: Node) -> bool:
+        """Return whether some array in the values of a node has distinct items."""
+        found = self._bears.get(node)
+        if found is None:  # put together of parts that are known
+            found = self._bears[node] = _is_unique(node) or any(map(self.bears, _parts(node)))
+        return found
+
+    def _bearing(self, node: Node) -> Node:
+        return node if self.bears(node) else ANY
+
+    # ------------------------------------------------------------------------------------------------------- parts
+
+    def array(self, node: Node) -> ArrayParts:
+        """Return what a node says of the items of an array. Raises DependsError."""
+        found = self._arrays.get(node)
+        if found is None:
+            found = self._arrays[node] = self._array(restrict(node, ARRAY))
+        return found
+
+    def _array(self, node: Node) -> ArrayParts:
+        shape = type(node)
+        if shape is Reference:
+            return self._array(restrict(force(node), ARRAY))
+        if not self.bears(node):
+            return ArrayParts(False, (), ANY)
+        if _is_unique(node):
+            return ArrayParts(True, (), ANY)
+        if isinstance(node, Items):
+            return ArrayParts(False, tuple(map(self._bearing, node.prefix)), self._bearing(node.rest))
+        if shape is AllOf:
+            parts = [self._array(part) for part in node.args]
+            size = max(len(part.prefix) for part in parts)
+            prefix = tuple([all_of([part.item(i) for part in parts]) for i in range(size)])
+            return ArrayParts(any(part.is_unique for part in parts), prefix, all_of([part.rest for part in parts]))
+        if shape is AnyOf:
+            first, *others = [self._array(part) for part in node.args if not is_never(part)]
+            for other in others:
+                self._check_same_array(first, other, set())
+            return first
+        raise DependsError("it stands under not, contains or if, or in a branch of oneOf that is told apart by it")
+
+    def members(self, node: Node) -> tuple[Members, ...]:
+        """Return what a node says of the members of an object. Raises DependsError."""
+        found = self._objects.get(node)
+        if found is None:
+            found = self._objects[node] = self._members(restrict(node, OBJECT))
+        return found
+
+    def _members(self, node: Node) -> tuple[Members, ...]:
+        shape = type(node)
+        if shape is Reference:
+            return self._members(restrict(force(node), OBJECT))
+        if not self.bears(node):
+            return ()
+        if isinstance(node, Members):
+            named = [tuple([(key, self._bearing(value)) for key, value in each]) for each in node.args[:2]]
+            return (Members(*named, self._bearing(node.rest)),)
+        if shape is AllOf:
+            return tuple([each for part in node.args for each in self._members(part)])
+        if shape is AnyOf:
+            first, *others = [self._members(part) for part in node.args if not is_never(part)]
+            for other in others:
+                self._check_same_object(first, other, set())
+            return first
+        raise DependsError("it stands under not or if, or in a branch of oneOf that is told apart by it")
+
+    # -------------------------------------------------------------------------------------------------------- same
+
+    def _check_same(self, one: Node, other: Node, seen: set[tuple[Node, Node]]) -> None:
+        """Raise DependsError unless two nodes ask for distinct items in the same places."""
+        if one is other or (one, other) in seen or not (self.bears(one) or self.bears(other)):
+            return
+        seen.add((one, other))
+        self._check_same_array(self.array(one), self.array(other), seen)
+        self._check_same_object(self.members(one), self.members(other), seen)
+
+    def _check_same_array(self, one: ArrayParts, other: ArrayParts, seen: set[tuple[Node, Node]]) -> None:
+        if one.is_unique != other.is_unique:
+            raise DependsError("it stands in some branches that allow an array there, not in all")
+        for i in range(max(len(one.prefix), len(other.prefix))):
+            self._check_same(one.item(i), other.item(i), seen)
+        self._check_same(one.rest, other.rest, seen)
+
+    def _check_same_object(
+        self, one: tuple[Members, ...], other: tuple[Members, ...], seen: set[tuple[Node, Node]]
+    ) -> None:
+        if one == other:
+            return
+        patterns = [sorted(source for each in members for source, _ in each.patterns) for members in (one, other)]
+        if patterns[0] != patterns[1] or (patterns[0] and len(one) + len(other) > 2):
+            raise DependsError("it stands in some branches that allow the member, not in all")
+        for i in range(len(patterns[0])):
+            self._check_same(one[0].patterns[i][1], other[0].patterns[i][1], seen)
+        for key in {key: None for members in (one, other) for each in members for key, _ in each.properties}:
+            self._check_same(member_of(one, key), member_of(other, key), seen)
+        self._check_same(member_of(one, None), member_of(other, None), seen)
+
+    # ------------------------------------------------------------------------------------------------------- check
+
+    def check(self) -> None:
+        """Raise DependsError unless each array is told to have distinct items, or not, by where it stands."""
+        todo, seen = [self.root], {self.root}
+        while todo:
+            node = todo.pop()
+            array = self.array(node)
+            found = [*array.prefix, array.rest]
+            if array.is_unique:
+                _check_enough(restrict(node, ARRAY))
+            for members in self.members(node):
+                found += [value for each in members.args[:2] for _, value in each] + [members.rest]
+            for part in found:
+                if part not in seen and self.bears(part):
+                    seen.add(part)
+                    todo.append(part)
+
+
+class ArrayParts:
+    """What of an array's items matters: whether they are to be distinct, and the nodes of items that bear such."""
+
+    __slots__ = ("is_unique", "prefix", "rest")
+
+    def __init__(self, is_unique: bool, prefix: tuple[Node, ...], rest: Node) -> None:
+        self.is_unique, self.prefix, self.rest = is_unique, prefix, rest
+
+    def item(self, index: int) -> Node:
+        """Return the node of an item."""
+        return self.prefix[index] if index < len(self.prefix) else self.rest
+
+
+def member_of(members: Iterable[Members], key: str | None) -> Node:
+    """Return the node of a member by its key; None for a key that nothing names or matches."""
+    found: list[Node] = []
+    for each in members:
+        own = [value for name, value in each.properties if name == key]
+        if key is not None:
+            own += [value for source, value in each.patterns if holds(Pattern(source), key)]
+        found += own or [each.rest]
+    return all_of(found)
+
+
+class ValueRule:
+    """The rule of one node's values: see `lazy.unique.memory.Rule`."""
+
+    __slots__ = ("_declared", "_items", "_members", "_node", "_rules", "_whole")
+
+    def __init__(self, rules: UniqueRules, node: Node, whole: Node | None) -> None:
+        self._rules, self._node, self._whole = rules, node, whole
+        self._declared: frozenset[str] | None = None
+        self._items: dict[int, ValueRule | None] = {}
+        self._members: dict[str, ValueRule | None] = {}
+
+    @property
+    def is_unique(self) -> bool:
+        """Whether the items must be distinct if the value is an array."""
+        return self._rules.array(self._node).is_unique
+
+    def item(self, index: int) -> ValueRule | None:
+        """Return the rule of an item; None if nothing in it has to be remembered."""
+        array = self._rules.array(self._node)
+        whole = self._node if array.is_unique and self._whole is None else self._whole
+        if whole is None:
+            index = min(index, len(array.prefix))
+        if index not in self._items:
+            if len(self._items) > _MOST_KEPT:
+                self._items.clear()
+            items = None if whole is None else _inside(restrict(whole, ARRAY), Items, lambda one: _item(one, index))
+            self._items[index] = self._rules.rule(array.item(index), items)
+        return self._items[index]
+
+    def member(self, key: str) -> ValueRule | None:
+        """Return the rule of a member; None if nothing in it has to be remembered."""
+        if key not in self._members:
+            if len(self._members) > _MOST_KEPT:
+                self._members.clear()
+            whole = self._whole
+            if whole is not None:
+                whole = _inside(restrict(whole, OBJECT), Members, lambda one: member_of((one,), key))
+            self._members[key] = self._rules.rule(member_of(self._rules.members(self._node), key), whole)
+        return self._members[key]
+
+    def is_declared(self, key: str) -> bool:
+        """Return whether a key certainly comes at most once: all branches declare it."""
+        if self._declared is None:
+            self._declared = ANY_KEY if self._whole is None else _declared(restrict(self._whole, OBJECT))
+        return key in self._declared
+
+
+ANY_KEY: frozenset[str] = frozenset()
+Part = TypeVar("Part", bound=Node)
+
+
+def _item(node: Items, index: int) -> Node:
+    return node.prefix[index] if index < len(node.prefix) else node.rest
+
+
+def _inside(node: Node, kind: type[Part], of: Callable[[Part], Node]) -> Node:
+    """Return a node that has the values of an item or a member, given that of an atom."""
+    if isinstance(node, kind):
+        return of(node)
+    if type(node) is Reference:
+        return _inside(force(node), kind, of)
+    if type(node) is AllOf:
+        return all_of([_inside(part, kind, of) for part in node.args])
+    if type(node) is AnyOf:
+        return any_of([_inside(part, kind, of) for part in node.args if not is_never(part)])
+    return ANY
+
+
+def _declared(node: Node) -> frozenset[str]:
+    """Return the keys that all branches of a formula declare."""
+    if isinstance(node, Members):
+        return frozenset([key for key, _ in node.properties])
+    if type(node) is AllOf:
+        return frozenset().union(*map(_declared, node.args))
+    if type(node) is AnyOf:
+        first, *others = [_declared(part) for part in node.args if not is_never(part)]
+        return first.intersection(*others)
+    return ANY_KEY
+
+
+def _is_unique(node: Node) -> bool:
+    return type(node) is Unenforceable and node.args[1] == "uniqueItems"
+
+
+def _parts(node: Node) -> Iterator[Node]:
+    """Yield the nodes that a node is made of, those of members and items too."""
+    if type(node) is Reference:
+        yield force(node)
+    elif type(node) in (AllOf, AnyOf, Not):
+        yield from node.args
+    elif isinstance(node, Items):
+        yield from node.prefix
+        yield node.rest
+    elif isinstance(node, Members):
+        for each in node.args[:2]:
+            for _, value in each:
+                yield value
+        yield node.rest
+    elif isinstance(node, (Contains, Names)):
+        yield node.args[0]
+
+
+# ------------------------------------------------------------------------------------------------------ enough values
+
+
+class Demands(NamedTuple):
+    """What an array needs."""
+
+    low: int = 0  # items
+    items: tuple[tuple[Node, ...], ...] = ((ANY,),)  # for each branch, those of the first ones and of all further ones
+    contains: tuple[Contains, ...] = ()
+    is_clear: bool = True  # whether nothing else is asked of items
+
+
+def _check_enough(node: Node) -> None:
+    """Raise DependsError unless an array can always go on to as many distinct items as it needs.
+
+    It can if each item that it needs has more values than there are items before. An item that must be there as
+    `contains` asks for it is not there yet.
+    """
+    demands = _demands(node)
+    if any(each.high is not None or each.low > 1 for each in demands.contains):
+        raise DependsError("contains counts its items")
+    for items in demands.items:
+        for i, item in enumerate(items[: demands.low]):
+            least = demands.low if i == len(items) - 1 else i + 1
+            if least > 1 and not (demands.is_clear and _has_values(item, least, 0)):
+                raise DependsError(f"its items may have fewer than {least} values")
+
+
+def _demands(node: Node) -> Demands:
+    if isinstance(node, ItemCount):
+        return Demands(node.low)
+    if isinstance(node, Items):
+        return Demands(items=((*node.prefix, node.rest),))
+    if isinstance(node, Contains):
+        return Demands(contains=(node,))
+    if type(node) is Reference:
+        return _demands(restrict(force(node), ARRAY))
+    if isinstance(node, Not):
+        high = node.part.args[1] if type(node.part) is ItemCount else None
+        return Demands(0 if high is None else high + 1, is_clear=type(node.part) is ItemCount)
+    if type(node) not in (AllOf, AnyOf):
+        return Demands(is_clear=type(node) in (Types, Unenforceable))
+    parts = [_demands(part) for part in node.args]
+    branches = tuple([items for part in parts for items in part.items])
+    if type(node) is AllOf:
+        branches = ((ANY,),)
+        for part in parts:
+            if len(branches) * len(part.items) > _MOST_KEPT:
+                return Demands(max(part.low for part in parts), is_clear=False)
+            branches = tuple([_both(one, other) for one in branches for other in part.items])
+    low = max(part.low for part in parts)
+    contained = tuple([each for part in parts for each in part.contains])
+    return Demands(low, branches, contained, all(part.is_clear for part in parts))
+
+
+def _both(one: tuple[Node, ...], other: tuple[Node, ...]) -> tuple[Node, ...]:
+    longest = max(len(one), len(other))
+    pairs = [(one[min(i, len(one) - 1)], other[min(i, len(other) - 1)]) for i in range(longest)]
+    return tuple([all_of(pair) for pair in pairs])
+
+
+def _has_values(node: Node, least: int, depth: int) -> bool:
+    """Return whether a node plainly has so many values."""
+    if type(node) is Reference:
+        return depth < _DEEPEST and _has_values(force(node), least, depth + 1)
+    if type(node) is AnyOf:
+        return any(_has_values(part, least, depth) for part in node.args)
+    kinds = EVERYTHING
+    atoms: list[Node] = []
+    for part in node.args if type(node) is AllOf else (node,):
+        if type(part) is Types:
+            kinds &= part.mask
+        elif not _is_unique(part):
+            atoms.append(part)
+    about = [[atom for atom in atoms if not atom.kind or atom.kind == kind] for kind in (STRING, NUMBER, ARRAY, OBJECT)]
+    strings, numbers, arrays, objects = about
+    if kinds & STRING and all(type(atom) in (Length, Words, Pattern) for atom in strings):
+        found = language(all_of(strings), Budget().begin()) if strings else None
+        if found is None or not found.is_finite or (found.cardinality() or 0) >= least:
+            return True
+    if kinds & NUMBER and _has_numbers(numbers, least):
+        return True
+    if kinds & ARRAY and not arrays:
+        return True
+    if kinds & OBJECT and all(type(atom) in (Members, Required) for atom in objects):
+        members = [atom for atom in objects if isinstance(atom, Members)]
+        keys = [*{key: None for each in members for key, _ in each.properties}, None]
+        return not members or (
+            depth < _DEEPEST and any(_has_values(member_of(members, key), least, depth + 1) for key in keys)
+        )
+    return False
+
+
+def _has_numbers(atoms: list[Node], least: int) -> bool:
+    """Return whether atoms plainly leave so many numbers."""
+    if all(type(atom) is Integer for atom in atoms):
+        return True
+    ranges = [atom for atom in atoms if isinstance(atom, Range)]
+    if len(atoms) != len(ranges) + sum(type(atom) is Integer for atom in atoms):
+        values = [atom.values for atom in atoms if isinstance(atom, OneOfValues)]
+        return len(atoms) == 1 and len(values) == 1 and len(values[0]) >= least
+    low, high = [each.low for each in ranges if each.low is not None], [e.high for e in ranges if e.high is not None]
+    return not low or not high or min(high) - max(low) > least

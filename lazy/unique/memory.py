@@ -1,0 +1,361 @@
+"""`Memory`: what of a JSON text must be remembered so that arrays of distinct items stay so.
+
+It stands beside the state of a machine that reads the text, which knows what JSON is: a memory reads only texts that
+the machine reads too. Memories are not changed, so that sequences share them, and taking tokens back takes no time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any, Protocol
+
+from .values import Value, begun_string, compound, entry, number_value, string_value
+from .written import EMPTY, Written
+
+VALUE, STRING, NUMBER, LITERAL, AFTER, KEY, KEY_STRING, COLON = range(8)
+"""Where a text stands: before a value or in one, after a value or a bracket that closes one; before a key, in one, or
+behind it."""
+
+_SPACE = b" \t\n\r"
+_STOP = re.compile(rb'["\\]')
+_NUMBER = re.compile(rb"[-+.0-9eE]*")
+_LITERALS: dict[bytes, bool | None] = {b"true": True, b"false": False, b"null": None}
+
+
+class Rule(Protocol):
+    """What a schema says of one value, as far as distinct items go. Rules are known by their identity."""
+
+    @property
+    def is_unique(self) -> bool:
+        """Whether the items must be distinct if the value is an array."""
+
+    def item(self, index: int) -> Rule | None:
+        """Return the rule of an item; None if nothing in it has to be remembered."""
+
+    def member(self, key: str) -> Rule | None:
+        """Return the rule of a member; None if nothing in it has to be remembered."""
+
+    def is_declared(self, key: str) -> bool:
+        """Return whether a key certainly comes at most once."""
+
+
+class Level:
+    """An open array or object. `written` is not None in an array of distinct items; `recorded` inside of an item."""
+
+    __slots__ = (
+        "below", "count", "digest", "earlier", "is_array", "is_idle", "key", "last", "matching", "name",
+        "recorded", "rule", "shape", "uniques", "written",
+    )  # fmt: skip
+
+    def __init__(self, below: Level | None, is_array: bool, rule: Rule | None) -> None:
+        self.below, self.is_array, self.rule = below, is_array, rule
+        self.count = 0  # values so far
+        self.key: str | None = None
+        self.earlier: Level | None = None  # before its last value
+        self.last: Value = None  # that value, if values are recorded
+        self.name: int | str = 0  # and its index or key
+        self.recorded = below is not None and (below.recorded or below.written is not None)
+        self.written: Written | None = EMPTY if is_array and rule is not None and rule.is_unique else None
+        around: tuple[Level, ...] = () if below is None else below.uniques
+        self.uniques = around if self.written is None else (*around, self)
+        self.shape: Any = (None if below is None else below.shape, is_array, rule)
+        self.matching: Any = None  # what is kept of `Memory.matching`
+        self.digest = b""  # once `code` was asked for
+        self.is_idle: bool = rule is None and (below is None or below.is_idle)
+
+    def after(self, value: Value) -> Level | None:
+        """Return the level behind one more value; None if it is equal to an earlier item."""
+        written = self.written
+        if written is not None:
+            if value in written:
+                return None
+            written = written.plus(value)
+        elif not self.recorded and (not self.is_array or self.rule is None):
+            return self  # nothing of it counts
+        found: Level = object.__new__(Level)
+        found.below, found.is_array, found.rule = self.below, self.is_array, self.rule
+        found.recorded, found.shape, found.key = self.recorded, self.shape, self.key
+        found.count, found.earlier, found.last, found.name = self.count + 1, None, None, 0
+        if self.recorded:
+            found.earlier, found.last = self, value
+            found.name = self.count if self.is_array or self.key is None else self.key
+        found.written, found.matching, found.digest = written, None, b""
+        found.is_idle = self.is_idle
+        found.uniques = self.uniques if written is None else (*self.uniques[:-1], found)
+        return found
+
+    def with_key(self, key: str) -> Level:
+        """Return the level behind a key."""
+        found: Level = object.__new__(Level)
+        for name in Level.__slots__:
+            setattr(found, name, getattr(self, name))
+        found.key, found.digest = key, b""
+        return found
+
+    def code(self) -> bytes:
+        """Return bytes that levels have in common that remember the same."""
+        todo: list[Level] = [self]
+        while todo:
+            at = todo[-1]
+            before = [each for each in (at.below, at.earlier) if each is not None and not each.digest]
+            if before or at.digest:
+                todo += before
+                if at.digest:
+                    todo.pop()
+                continue
+            parts = [b"" if each is None else each.digest for each in (at.below, at.earlier)]
+            parts.append(entry(at.name, at.last))
+            parts.append(b"" if at.written is None else at.written.code())
+            parts.append(f"{at.is_array} {id(at.rule)} {at.count} {at.key!r}".encode())
+            at.digest = hashlib.sha256(b"".join(len(each).to_bytes(8, "little") + each for each in parts)).digest()
+            todo.pop()
+        return self.digest
+
+    def parts(self) -> list[tuple[int | str, Value]]:
+        """Return the values so far, by index or key."""
+        found: list[tuple[int | str, Value]] = []
+        at = self
+        while at.earlier is not None:
+            found.append((at.name, at.last))
+            at = at.earlier
+        found.reverse()
+        return found
+
+
+class Memory:
+    """What is remembered of a text so far: see the module."""
+
+    __slots__ = ("_may_repeat", "level", "mode", "rule", "text")
+
+    def __init__(self, level: Level | None, mode: int, text: bytes, rule: Rule | None) -> None:
+        self.level, self.mode, self.text, self.rule = level, mode, text, rule
+        self._may_repeat: bool | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Memory)
+            and (self.mode, self.text, self.rule) == (other.mode, other.text, other.rule)
+            and _code(self.level) == _code(other.level)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.mode, self.text, _code(self.level)))
+
+    @property
+    def uniques(self) -> tuple[Level, ...]:
+        """The open arrays of distinct items, the outermost first."""
+        return () if self.level is None else self.level.uniques
+
+    def read(self, text: bytes) -> Memory | None:
+        """Return the memory behind more bytes, which the machine reads too; None if two items become equal."""
+        level, mode, kept, rule = self.level, self.mode, self.text, self.rule
+        at, size = 0, len(text)
+        value: Value
+        while at < size:
+            if mode == STRING or mode == KEY_STRING:
+                start = at
+                at, is_whole = _string_end(kept, text, at)
+                if _keeps(level, mode):
+                    kept += text[start:at]
+                else:  # whether an escape is begun
+                    kept = b"\\" if at == size and not is_whole and _is_escaping(kept + text[start:at]) else b""
+                if not is_whole:
+                    break
+                at += 1
+                if mode == STRING:
+                    mode, value = AFTER, string_value(kept)
+                else:
+                    assert level is not None
+                    mode = COLON
+                    if level.rule is not None:
+                        key = string_value(kept).decode("utf-8", "surrogatepass")
+                        level, rule = level.with_key(key), level.rule.member(key)
+                    kept = b""
+                    continue
+            elif mode == NUMBER:
+                found = _NUMBER.match(text, at)
+                assert found is not None
+                if _keeps(level, mode):
+                    kept += found[0]
+                at = found.end()
+                if at == size:
+                    break
+                mode, value = AFTER, number_value(kept) if kept else None
+            elif mode == LITERAL:
+                kept += text[at : at + 1]
+                at += 1
+                if kept not in _LITERALS:
+                    continue
+                mode, value = AFTER, _LITERALS[kept]
+            else:
+                byte = text[at]
+                if mode == VALUE and byte not in b" \t\n\r[]{":
+                    if byte == 34:
+                        mode = STRING
+                        at += 1
+                    else:
+                        mode = LITERAL if byte in b"tfn" else NUMBER
+                    kept = b""
+                    continue
+                at += 1
+                if byte in _SPACE:
+                    continue
+                if byte in b"[{":
+                    level = Level(level, byte == 91, rule)
+                    mode = VALUE if byte == 91 else KEY
+                    rule = level.rule.item(0) if byte == 91 and level.rule is not None else None
+                    continue
+                if byte == 34:
+                    mode, kept = KEY_STRING, b""
+                    continue
+                if byte == 58:
+                    mode = VALUE
+                    continue
+                assert level is not None
+                if byte == 44:
+                    mode = VALUE if level.is_array else KEY
+                    rule = level.rule.item(level.count) if level.is_array and level.rule is not None else None
+                    continue
+                value = compound(level.is_array, level.parts()) if level.recorded else None
+                mode, level = AFTER, level.below
+            kept, rule = b"", None  # behind a value
+            if level is not None:
+                level = level.after(value)
+                if level is None:
+                    return None
+        if level is self.level and mode == self.mode and kept == self.text and rule is self.rule:
+            return self
+        return Memory(level, mode, kept, rule)
+
+    # ------------------------------------------------------------------------------------------- what may be equal
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no array of distinct items is open, or can begin."""
+        return self.rule is None and (self.level is None or self.level.is_idle)
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether an item that is being written, or the next one of an open array, may equal an earlier one."""
+        if self._may_repeat is None:
+            self._may_repeat = any(
+                each.written is not None and self.may_equal(each, each.written) for each in self.uniques
+            )
+        return self._may_repeat
+
+    def may_equal(self, unique: Level, among: Written) -> bool:
+        """Return whether the item that is being written in an array, or its next one, may equal one of some values.
+
+        unique: one of `uniques`.
+        """
+        level, mode, text = self.level, self.mode, self.text
+        assert level is not None
+        if not among.size:
+            return False
+        if level is unique:
+            if mode == STRING:
+                return bool(among.strings(begun_string(text), 1))
+            if mode == NUMBER:
+                return among.may_be_number(text)
+            return mode != LITERAL or among.has_literal(text)
+        values = self.matching(unique, among)
+        if mode == AFTER or not values or (mode == VALUE and level.is_array and not level.count):  # it may end
+            return bool(values)
+        if mode in (KEY, KEY_STRING):
+            return any(len(each.parts) >= 1 for each in values)
+        name = level.count if level.is_array else level.key
+        parts = [each.parts[name] for each in values if name in each.parts]
+        if mode == STRING:
+            prefix = begun_string(text)
+            return any(type(each) is bytes and each.startswith(prefix) for each in parts) or self._comes_again(parts)
+        if mode in (NUMBER, LITERAL):
+            few = EMPTY
+            for each in dict.fromkeys(parts):
+                few = few.plus(each)
+            may = few.may_be_number(text) if mode == NUMBER else few.has_literal(text)
+            return may or self._comes_again(parts)
+        return bool(parts)
+
+    def _comes_again(self, parts: list[Value]) -> bool:
+        """Return whether the value that is being written may be replaced by one of some parts."""
+        level = self.level
+        assert level is not None
+        if level.is_array or level.key is None or level.rule is None:
+            return False
+        return bool(parts) and not level.rule.is_declared(level.key)
+
+    def matching(self, unique: Level, among: Written) -> list[Any]:
+        """Return the arrays or objects that the innermost open one may still become, so that an item equals one of some.
+
+        unique: an array of distinct items around it.
+        """
+        assert self.level is not None
+        return _matching(self.level, unique, among)
+
+
+def _matching(level: Level, unique: Level, among: Written) -> list[Any]:
+    """Return what `Memory.matching` does, for a level."""
+    later: list[Level] = []
+    at = level
+    while True:
+        if at.matching is not None and at.matching[0] is among:
+            values = at.matching[1]
+            break
+        if at.earlier is None:
+            assert at.below is not None
+            if at.below is unique:
+                values = among.compounds(at.is_array)
+            else:
+                name = at.below.count if at.below.is_array else at.below.key
+                around = [each.parts.get(name) for each in _matching(at.below, unique, among)]
+                values = [each for each in around if hasattr(each, "parts") and each.is_array == at.is_array]
+            at.matching = among, values
+            break
+        later.append(at)
+        at = at.earlier
+    for at in reversed(later):
+        name, value = at.name, at.last
+        if at.is_array or (at.rule is not None and at.rule.is_declared(str(name))):
+            values = [each for each in values if name in each.parts and each.parts[name] == value]
+        else:  # the key may come again
+            values = [each for each in values if name in each.parts]
+        at.matching = among, values
+    return values
+
+
+def _code(level: Level | None) -> bytes:
+    return b"" if level is None else level.code()
+
+
+def _keeps(level: Level | None, mode: int) -> bool:
+    """Return whether the text of a value or a key counts."""
+    if level is None:
+        return False
+    return level.rule is not None if mode == KEY_STRING else level.recorded or level.written is not None
+
+
+def _is_escaping(text: bytes) -> bool:
+    """Return whether an odd number of backslashes ends a text."""
+    return bool((len(text) - len(text.rstrip(b"\\"))) & 1)
+
+
+def _string_end(kept: bytes, text: bytes, at: int) -> tuple[int, bool]:
+    """Return where the quote is that ends a string, and True; the end of the text, and False, if there is none."""
+    if kept.endswith(b"\\") and _is_escaping(kept):
+        at += 1
+    while True:
+        found = _STOP.search(text, at)
+        if found is None:
+            return len(text), False
+        at = found.start()
+        if text[at] == 34:
+            return at, True
+        at += 2
+        if at > len(text):
+            return len(text), False
+
+
+def start(rule: Rule | None) -> Memory:
+    """Return the memory before a text whose value has a rule."""
+    return Memory(None, VALUE, b"", rule)

@@ -1,0 +1,39 @@
+"""`UniqueItems`: that arrays of a lazy table have distinct items, which a matcher sees to beside the table's states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from ...vocabulary.vocabulary import Vocabulary
+from .memory import Memory, Rule, start
+
+T = TypeVar("T")
+
+
+class _Parts(dict[Any, Any]):
+    """What readers keep with a vocabulary, by class."""
+
+
+class UniqueItems:
+    """Which arrays of a lazy table have distinct items.
+
+    rule: that of the whole text's value. vocabulary: that of the table; it has a token for each byte.
+    """
+
+    def __init__(self, rule: Rule, vocabulary: Vocabulary) -> None:
+        self.start: Memory = start(rule)
+        self.tokens = vocabulary.tokens
+        self._vocabulary = vocabulary
+
+    def of_vocabulary(self, make: Callable[[Vocabulary], T]) -> T:
+        """Return what a function makes of the vocabulary, made once for all tables of it."""
+        kept = self._vocabulary.derived.of(_Parts)
+        found = kept.get(make)
+        if found is None:
+            found = kept.setdefault(make, make(self._vocabulary))
+        return found  # type: ignore[no-any-return]
+
+    def accepts(self, tokens: Iterable[int]) -> bool:
+        """Return whether a text that the machine accepts has distinct items where it must; end tokens have no bytes."""
+        return self.start.read(b"".join([self.tokens[token] for token in tokens])) is not None

@@ -1,0 +1,244 @@
+"""Whether an item that is being written can still become one that its array does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...lazy.unique.memory import AFTER, KEY_STRING, NUMBER, STRING, Level, Memory
+from ...lazy.unique.values import number_value
+from .lazy_reader import AFTER_EOS
+from .stack_reader import Configuration, Stack, StackReader
+
+_MOST_STEPS = 50_000  # of one search
+_MOST_PLACES = 64  # within a string, that are looked at together
+_MOST_KEPT = 1 << 16  # answers
+_RANK = {byte: rank for rank, byte in enumerate(b'"]},:123456789')}  # ends come first, then what is never equal
+_SPACE = b" \t\n\r"
+
+Step = Callable[[Configuration, int], "Configuration | None"]
+
+
+class UniqueEnds:
+    """Answers whether there is a distinct item, by a search for its text over the machine that reads the array.
+
+    A search goes on with one byte after the other, and ends where an item ends that is not equal to an earlier one. It
+    ends too where it comes back to a place of the machine with more written: so infinitely many items begin this way.
+    No place of the machine is a dead end, so a search that does not end so has seen all items, which are few.
+    """
+
+    def __init__(self, reader: StackReader, byte_tokens: list[int]) -> None:
+        self._reader, self._byte_tokens = reader, byte_tokens
+        self.left_out = 0  # how often a search took too long
+        self._endless: set[Any] = set()  # places from which there are infinitely many items
+        self._witness: dict[Any, bytes] = {}  # the rest of an item that was found last
+        self._free: dict[Configuration, bool] = {}
+
+    def step(self, place: Configuration, byte: int) -> Configuration | None:
+        """Return the place behind a byte; None where it is not allowed."""
+        return self._reader.step(place, self._byte_tokens[byte])
+
+    def bytes_at(self, place: Configuration) -> list[int]:
+        """Return the bytes that may follow."""
+        if place[0] == AFTER_EOS:
+            return []
+        mask = memoryview(self._reader.mask(place))
+        return [byte for byte, token in enumerate(self._byte_tokens) if mask[token >> 5] >> (token & 31) & 1]
+
+    def can_end(self, place: Configuration, memory: Memory) -> bool:
+        """Return whether each item that is open can be written so that it is distinct from the earlier ones."""
+        level, mode = memory.level, memory.mode
+        for i, unique in enumerate(memory.uniques):
+            written = unique.written
+            assert written is not None
+            if written.size and not (unique is level and mode == AFTER) and memory.may_equal(unique, written):
+                return self._search(place, memory, i)
+        return True
+
+    def _key(self, place: Configuration, memory: Memory, i: int) -> Any:
+        """Return what the items depend on that begin like that of the i-th unique array; None if on what was written."""
+        if any(each.written is not None and each.written.size for each in memory.uniques[i + 1 :]):
+            return None
+        return (*place, i, memory.mode == NUMBER and _is_settled(memory.text))
+
+    def _search(self, place: Configuration, memory: Memory, i: int) -> bool:
+        key = self._key(place, memory, i)
+        if key in self._endless:
+            return True
+        known = self._witness.get(key)
+        if known is not None:
+            after = memory.read(known)
+            if after is not None and _ended(after, memory, i):
+                return True
+        return self._search_on(place, memory, i)
+
+    def _search_on(self, place: Configuration, memory: Memory, i: int) -> bool:
+        """Search depth first, from a place that is not known."""
+        path = [(place, memory)]
+        text = bytearray()
+        todo = [self._ways(place, memory)]
+        steps = 0
+        while todo:
+            if not todo[-1]:
+                todo.pop()
+                path.pop()
+                if text:
+                    text.pop()
+                continue
+            byte = todo[-1].pop()
+            at, before = path[-1]
+            steps += 1
+            if steps > _MOST_STEPS:
+                self.left_out += 1
+                return False
+            after = before.read(_BYTES[byte])
+            if after is None:
+                continue
+            if _ended(after, memory, i):
+                self._keep(path, i, bytes((*text, byte)))
+                return True
+            following = self.step(at, byte)
+            if following is None:
+                continue
+            again = _again(path, following, after, i)
+            if again > 0 or (again < 0 and after.mode == NUMBER and _may_be_endless(self.bytes_at(following), after)):
+                self._keep(path, i, None)
+                return True
+            if again < 0:
+                continue
+            path.append((following, after))
+            text.append(byte)
+            todo.append(self._ways(following, after))
+        return False
+
+    def _ways(self, place: Configuration, memory: Memory) -> list[int]:
+        """Return the bytes to go on with, the best one last; spaces only if there is nothing else."""
+        found = self.bytes_at(place)
+        if memory.mode not in (STRING, KEY_STRING):
+            found = [byte for byte in found if byte not in _SPACE] or found
+        found.sort(key=lambda byte: _RANK.get(byte, 99 if byte == 92 else 50), reverse=True)
+        return found
+
+    def _keep(self, path: list[tuple[Configuration, Memory]], i: int, text: bytes | None) -> None:
+        """Keep that there are infinitely many items from the places of a path; or the text that ends one."""
+        if len(self._endless) > _MOST_KEPT:
+            self._endless.clear()
+        if len(self._witness) > _MOST_KEPT:
+            self._witness.clear()
+        if text is not None:
+            key = self._key(*path[0], i)
+            if key is not None:
+                self._witness[key] = text
+            return
+        for place, memory in path:
+            key = self._key(place, memory, i)
+            if key is not None:
+                self._endless.add(key)
+
+    def is_free(self, place: Configuration) -> bool:
+        """Return whether infinitely many strings begin like one that is open, whatever characters come."""
+        found = self._free.get(place)
+        if found is None:
+            if len(self._free) > _MOST_KEPT:
+                self._free.clear()
+            found = self._free[place] = self._find_free(place)
+        return found
+
+    def _find_free(self, place: Configuration) -> bool:
+        ways: dict[Configuration, set[Configuration]] = {}
+        todo = [(place, False)]
+        escaped: dict[Configuration, bool] = {place: False}
+        while todo:
+            at, is_escape = todo.pop()
+            ways[at] = set()
+            for byte in self.bytes_at(at):
+                if byte == 34 and not is_escape:
+                    continue
+                after = self.step(at, byte)
+                if after is None:
+                    continue
+                ways[at].add(after)
+                begins = byte == 92 and not is_escape
+                if after not in escaped:
+                    if len(escaped) >= _MOST_PLACES:
+                        return False
+                    escaped[after] = begins
+                    todo.append((after, begins))
+                elif escaped[after] != begins:
+                    return False
+        finite: set[Configuration] = set()
+        while True:
+            more = {at for at, after in ways.items() if at not in finite and after <= finite}
+            if not more:
+                return not finite
+            finite |= more
+
+
+_BYTES = [bytes([byte]) for byte in range(256)]
+
+
+def _ended(after: Memory, before: Memory, i: int) -> bool:
+    """Return whether an item of the i-th unique array ended in between."""
+    now = after.uniques
+    return len(now) <= i or now[i] is not before.uniques[i]
+
+
+def _again(path: list[tuple[Configuration, Memory]], place: Configuration, memory: Memory, i: int) -> int:
+    """Return 1 if a text came back to a place with more written, -1 with the same, 0 if it did not come back."""
+    node, stack = place
+    least = stack.height
+    found = 0
+    for (other, under), before in reversed(path):
+        least = min(least, under.height)
+        if other == node and under.height == least and _at_height(stack, least) is under:
+            inside = before.uniques[i + 1 :]  # in which a cycle must not go from one item to the next
+            now = memory.uniques[i + 1 : i + 1 + len(inside)]
+            if [each.written for each in inside] != [each.written for each in now]:
+                continue
+            if _is_more(before, memory):
+                return 1
+            found = -1 if under is stack else found
+    return found
+
+
+def _at_height(stack: Stack, height: int) -> Stack:
+    while stack.height > height:
+        assert stack.below is not None
+        stack = stack.below
+    return stack
+
+
+def _is_more(before: Memory, after: Memory) -> bool:
+    """Return whether what was written in between makes another value."""
+    if after.mode == NUMBER and before.mode == NUMBER and before.level is after.level:
+        return _progress(before.text) != _progress(after.text)
+    if after.text != before.text or after.mode != before.mode:
+        return True
+    return _contents(before.level) != _contents(after.level)
+
+
+def _contents(level: Level | None) -> Any:
+    """Return what the innermost open array or object holds, and those around it."""
+    return None if level is None else (level.key, dict(level.parts()), _contents(level.below) if level.recorded else 0)
+
+
+def _progress(text: bytes) -> bytes:
+    """Return a number without zeros that do not change it."""
+    text = text.lower()
+    plain, e, power = text.partition(b"e")
+    if e:
+        sign = power[:1] if power[:1] in (b"+", b"-") else b""
+        return b"0e" if _is_settled(text) else plain + e + sign + power[len(sign) :].lstrip(b"0")
+    return plain.rstrip(b"0") if b"." in plain else plain
+
+
+def _is_settled(text: bytes) -> bool:
+    """Return whether a number with an exponent is 0 whatever the exponent is."""
+    plain, e, _ = text.lower().partition(b"e")
+    return bool(e) and number_value(plain)[0] == "0"
+
+
+def _may_be_endless(found: list[int], memory: Memory) -> bool:
+    """Return whether digits may come after ever more zeros of a fraction."""
+    text = memory.text.lower()
+    return b"." in text and b"e" not in text and any(byte in b"123456789" for byte in found)

@@ -1,0 +1,228 @@
+"""Which tokens make two items of an array equal, or leave no distinct item: a walk over the tokens that might."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...lazy.unique.memory import AFTER, KEY_STRING, LITERAL, NUMBER, STRING, VALUE, Level, Memory
+from ...lazy.unique.values import begun_string
+from ...lazy.unique.written import Written
+from ...vocabulary.vocabulary import Vocabulary
+from .stack_reader import Configuration
+from .unique_ends import UniqueEnds
+
+Slice = tuple[int, int]
+"""Tokens of the trie's `token`, from one place to before another."""
+
+_NEXT_ITEM = re.compile(rb",[ \t\n\r]*[^ \t\n\r]")
+_NEXT_ITEM_BEHIND_STRING = re.compile(rb'"[^,]*,[ \t\n\r]*[^ \t\n\r]', re.DOTALL)
+_BRACKETS = frozenset(b"[]{}")
+_AROUND = frozenset(b" \t\n\r,]}")
+_OF_NUMBER = frozenset(b"0123456789.eE+-") | _AROUND
+_FEW = 64
+_MOST_KEPT = 1 << 16
+_BYTES = [bytes([byte]) for byte in range(256)]
+
+
+class TokensOfItems:
+    """The tokens of a vocabulary by their part in arrays: see `UniqueWalk`."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        trie, tokens = vocabulary.trie, vocabulary.tokens
+        self.tokens = tokens
+        self.byte, self.skip = memoryview(trie.byte), memoryview(trie.skip)
+        self.start, self.root = memoryview(trie.token_start), memoryview(trie.root_start)
+        self.order = trie.token
+        of_byte = {text[0]: token for token, text in enumerate(tokens) if len(text) == 1}
+        self.byte_tokens = [of_byte[byte] for byte in range(256)]
+        goes_on = [token for token, text in enumerate(tokens) if b"," in text and _NEXT_ITEM.search(text)]
+        behind = [token for token in goes_on if _NEXT_ITEM_BEHIND_STRING.search(tokens[token])]
+        self.goes_on, self.goes_on_behind_string = np.array(goes_on, np.int64), np.array(behind, np.int64)
+        marked = np.zeros(len(tokens) + 1, np.int32)
+        marked[self.goes_on] = 1
+        self._goes_on = memoryview(np.concatenate(([0], np.cumsum(marked[trie.token]))).astype(np.int32))
+        self._quotes = memoryview(np.concatenate(([0], np.cumsum(trie.byte == 34))).astype(np.int32))
+        self._masks: dict[Slice, NDArray[np.uint32]] = {}
+        self._words = -(-vocabulary.size // 32)
+
+    def has_next_item(self, node: int) -> bool:
+        """Return whether a token at a node of the trie, or below, ends an item and begins the next one."""
+        return self._goes_on[self.start[self.skip[node]]] > self._goes_on[self.start[node]]
+
+    def has_quote_below(self, node: int) -> bool:
+        """Return whether a quote stands below a node of the trie."""
+        return self._quotes[self.skip[node]] > self._quotes[node + 1]
+
+    def clear(self, mask: NDArray[np.uint32], tokens: list[Slice]) -> None:
+        """Take tokens out of a mask."""
+        for first, stop in tokens:
+            if stop - first < 4:
+                for token in self.order[first:stop].tolist():
+                    mask[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)
+                continue
+            those = self._masks.get((first, stop))
+            if those is None:
+                those = np.zeros(self._words, np.uint32)
+                ids = self.order[first:stop]
+                np.bitwise_or.at(those, ids >> 5, np.uint32(1) << (ids & 31).astype(np.uint32))
+                if len(self._masks) > _FEW:
+                    self._masks.clear()
+                self._masks[first, stop] = those = ~those
+            mask &= those
+
+
+class UniqueWalk:
+    """Finds the tokens of a mask that must not come, as items of open arrays would be equal or could not be distinct.
+
+    Few tokens can: those that write on an item that may still equal an earlier one. The walk over the trie goes
+    where such an item is written on, and beyond the end of an item. Whether a token ends one item and begins the next
+    is looked up.
+    """
+
+    def __init__(self, ends: UniqueEnds, items: TokensOfItems) -> None:
+        self._ends, self._items = ends, items
+        self._crossing: dict[Any, tuple[int, ...]] = {}
+
+    def barred(self, place: Configuration, memory: Memory) -> list[Slice]:
+        """Return tokens that must not come, at a place where some item may equal an earlier one."""
+        level = memory.level
+        assert level is not None
+        if level.written is None or memory.mode not in (VALUE, AFTER):
+            return self._walk(place, memory, None)
+        for each in level.uniques[:-1]:
+            if each.written is not None and memory.may_equal(each, each.written):
+                return self._walk(place, memory, None)
+        return self._between_items(place, memory, level, level.written)
+
+    def _between_items(self, place: Configuration, memory: Memory, level: Level, written: Written) -> list[Slice]:
+        """Return the tokens between two items, which follow from those that an earlier object of `Written` kept."""
+        rule = memory.rule if memory.mode == VALUE or level.rule is None else level.rule.item(level.count)
+        key = (*place, memory.mode, rule, level.shape)
+        found: list[Slice] | None = written.barred.get(key)
+        if found is not None:
+            return found
+        before: Written | None = written.before
+        for _ in range(_FEW):
+            if before is None or key in before.barred:
+                break
+            before = before.before
+        if before is None or key not in before.barred:
+            found = self._walk(place, memory, None)
+        else:
+            more = self._walk(place, memory, written.since(before))
+            found = before.barred[key]
+            if more:
+                found = [*found, *more]
+        written.barred[key] = found
+        return found
+
+    def _walk(self, place: Configuration, memory: Memory, watched: Written | None) -> list[Slice]:
+        """Return tokens after which an item is equal to an earlier one, or cannot be distinct.
+
+        watched: the values that items may be equal to, all of the innermost array if None.
+        """
+        items, ends = self._items, self._ends
+        byte, skip, start, root = items.byte, items.skip, items.start, items.root
+        found: list[Slice] = []
+        todo = [(root[0], root[256], place, memory)]
+        while todo:
+            node, stop, at, before = todo.pop()
+            likely = _likely(before, watched)
+            while node < stop:
+                here, node = node, skip[node]
+                goes_on = items.has_next_item(here)
+                if not goes_on and likely is not None and byte[here] not in likely:
+                    continue
+                following = ends.step(at, byte[here])
+                if following is None:
+                    continue
+                after = before.read(_BYTES[byte[here]])
+                if after is None:
+                    found.append((start[here], start[node]))
+                    continue
+                may = _may_equal(after, watched)
+                if not may and not goes_on:
+                    continue
+                if may and start[here] < start[here + 1] and not ends.can_end(following, after):
+                    found.append((start[here], start[here + 1]))
+                if node == here + 1:
+                    continue
+                if after.mode == STRING and not items.has_quote_below(here) and ends.is_free(following):
+                    continue
+                todo.append((here + 1, node, following, after))
+        return found
+
+    def crossing(self, place: Configuration, memory: Memory, mask: NDArray[np.uint32]) -> tuple[int, ...]:
+        """Return the tokens of a mask that may end one item and make the next one equal or not distinct.
+
+        This holds whatever was written, as long as the open items are not equal to earlier ones.
+        """
+        level = memory.level
+        key = (*place, memory.mode, memory.rule, None if level is None else level.shape)
+        found = self._crossing.get(key)
+        if found is None:
+            items = self._items
+            ids = items.goes_on_behind_string if memory.mode in (STRING, KEY_STRING) else items.goes_on
+            allowed = ids[(mask[ids >> 5] >> (ids & 31).astype(np.uint32) & 1).astype(np.bool_)]
+            found = tuple([token for token in allowed.tolist() if not self._is_harmless(place, memory, token)])
+            if len(self._crossing) > _MOST_KEPT:
+                self._crossing.clear()
+            self._crossing[key] = found
+        return found
+
+    def _is_harmless(self, place: Configuration, memory: Memory, token: int) -> bool:
+        """Return whether a token ends at most one item, and then only begins a string that may become any."""
+        text = self._items.tokens[token]
+        after = memory.read(text)
+        if after is None or (memory.uniques and not _BRACKETS.isdisjoint(text)) or after.mode not in (STRING, VALUE):
+            return False
+        if not memory.uniques:
+            return after.rule is None and not after.uniques and (after.level is None or after.level.rule is None)
+        if any(now.count > then.count + 1 for now, then in zip(after.uniques, memory.uniques, strict=False)):
+            return False
+        at: Configuration | None = place
+        for each in text:
+            at = None if at is None else self._ends.step(at, each)
+        return at is not None and after.mode == STRING and self._ends.is_free(at)
+
+
+def _may_equal(memory: Memory, watched: Written | None) -> bool:
+    """Return whether an open item may equal an earlier one; watched: those of the innermost array that count."""
+    uniques = memory.uniques
+    for i, unique in enumerate(uniques):
+        among = unique.written
+        assert among is not None
+        if watched is not None:
+            if i < len(uniques) - 1:
+                continue
+            among = watched
+        if memory.may_equal(unique, among):
+            return True
+    return False
+
+
+def _likely(memory: Memory, watched: Written | None) -> frozenset[int] | None:
+    """Return the bytes by which an item goes on that may equal an earlier one, and those around items; None for any."""
+    level = memory.level
+    if level is None or level.written is None or len(level.uniques) > 1:
+        return None
+    among = watched if watched is not None else level.written
+    if memory.mode == VALUE:
+        return among.first_bytes | _AROUND
+    if memory.mode == AFTER:
+        return _AROUND
+    if memory.mode == NUMBER:
+        return _OF_NUMBER
+    if memory.mode == STRING and b"\\" not in memory.text:
+        prefix = begun_string(memory.text)
+        strings = among.strings(prefix, _FEW)
+        if len(strings) < _FEW:
+            return frozenset([each[len(prefix)] for each in strings if len(each) > len(prefix)]) | _QUOTES
+    return None
+
+
+_QUOTES = frozenset(b'"\\')
