@@ -260,10 +260,10 @@ class Memory:
                 return among.may_be_number(text)
             return mode != LITERAL or among.has_literal(text)
         values = self.matching(unique, among)
-        if mode == AFTER or not values or (mode == VALUE and level.is_array and not level.count):  # it may end
+        if mode in (AFTER, KEY) or not values or (mode == VALUE and level.is_array and not level.count):  # it may end
             return bool(values)
-        if mode in (KEY, KEY_STRING):
-            return any(len(each.parts) >= 1 for each in values)
+        if mode == KEY_STRING:
+            return any(each.parts for each in values)
         name = level.count if level.is_array else level.key
         parts = [each.parts[name] for each in values if name in each.parts]
         if mode == STRING:

@@ -11,6 +11,7 @@ from .lazy_reader import AFTER_EOS
 from .stack_reader import Configuration, Stack, StackReader
 
 _MOST_STEPS = 50_000  # of one search
+_MOST_AHEAD = 500  # steps of a search for endless items
 _MOST_PLACES = 64  # within a string, that are looked at together
 _MOST_KEPT = 1 << 16  # answers
 _RANK = {byte: rank for rank, byte in enumerate(b'"]},:123456789')}  # ends come first, then what is never equal
@@ -70,10 +71,23 @@ class UniqueEnds:
             after = memory.read(known)
             if after is not None and _ended(after, memory, i):
                 return True
-        return self._search_on(place, memory, i)
+        return self._search_on(place, memory, i) is not False
 
-    def _search_on(self, place: Configuration, memory: Memory, i: int) -> bool:
-        """Search depth first, from a place that is not known."""
+    def is_endless(self, place: Configuration, memory: Memory) -> bool:
+        """Return whether each item that is open may become infinitely many, as far as a short search sees."""
+        for i in range(len(memory.uniques)):
+            key = self._key(place, memory, i)
+            if key is None:
+                return False
+            if key not in self._endless and self._search_on(place, memory, i, _MOST_AHEAD) is not None:
+                return False
+        return True
+
+    def _search_on(self, place: Configuration, memory: Memory, i: int, most: int = 0) -> bool | None:
+        """Search depth first, from a place that is not known: whether there is an item, None if there are endless ones.
+
+        most: after how many steps the search stops that looks for endless ones, and for nothing else; 0 for any item.
+        """
         path = [(place, memory)]
         text = bytearray()
         todo = [self._ways(place, memory)]
@@ -88,13 +102,15 @@ class UniqueEnds:
             byte = todo[-1].pop()
             at, before = path[-1]
             steps += 1
-            if steps > _MOST_STEPS:
-                self.left_out += 1
+            if steps > (most or _MOST_STEPS):
+                self.left_out += not most
                 return False
             after = before.read(_BYTES[byte])
             if after is None:
                 continue
             if _ended(after, memory, i):
+                if most:
+                    continue
                 self._keep(path, i, bytes((*text, byte)))
                 return True
             following = self.step(at, byte)
@@ -103,7 +119,7 @@ class UniqueEnds:
             again = _again(path, following, after, i)
             if again > 0 or (again < 0 and after.mode == NUMBER and _may_be_endless(self.bytes_at(following), after)):
                 self._keep(path, i, None)
-                return True
+                return None
             if again < 0:
                 continue
             path.append((following, after))

@@ -67,8 +67,7 @@ class UniqueReader(HostReader[UniquePlace]):
         if memory.is_idle:
             return mask
         barred = self._walk.barred(inside, memory) if memory.may_repeat else []
-        crossing = () if memory.may_repeat else self._walk.crossing(inside, memory, mask)
-        wrong = [token for token in crossing if self.step(place, token) is None]
+        wrong = [token for token in self._walk.crossing(inside, memory, mask) if self.step(place, token) is None]
         if not barred and not wrong:
             return mask
         mask = mask.copy()

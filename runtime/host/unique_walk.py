@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...lazy.unique.memory import AFTER, KEY_STRING, LITERAL, NUMBER, STRING, VALUE, Level, Memory
+from ...lazy.unique.memory import AFTER, KEY, KEY_STRING, NUMBER, STRING, VALUE, Level, Memory
 from ...lazy.unique.values import begun_string
 from ...lazy.unique.written import Written
 from ...vocabulary.vocabulary import Vocabulary
@@ -18,8 +17,6 @@ from .unique_ends import UniqueEnds
 Slice = tuple[int, int]
 """Tokens of the trie's `token`, from one place to before another."""
 
-_NEXT_ITEM = re.compile(rb",[ \t\n\r]*[^ \t\n\r]")
-_NEXT_ITEM_BEHIND_STRING = re.compile(rb'"[^,]*,[ \t\n\r]*[^ \t\n\r]', re.DOTALL)
 _BRACKETS = frozenset(b"[]{}")
 _AROUND = frozenset(b" \t\n\r,]}")
 _OF_NUMBER = frozenset(b"0123456789.eE+-") | _AROUND
@@ -39,19 +36,12 @@ class TokensOfItems:
         self.order = trie.token
         of_byte = {text[0]: token for token, text in enumerate(tokens) if len(text) == 1}
         self.byte_tokens = [of_byte[byte] for byte in range(256)]
-        goes_on = [token for token, text in enumerate(tokens) if b"," in text and _NEXT_ITEM.search(text)]
-        behind = [token for token in goes_on if _NEXT_ITEM_BEHIND_STRING.search(tokens[token])]
-        self.goes_on, self.goes_on_behind_string = np.array(goes_on, np.int64), np.array(behind, np.int64)
-        marked = np.zeros(len(tokens) + 1, np.int32)
-        marked[self.goes_on] = 1
-        self._goes_on = memoryview(np.concatenate(([0], np.cumsum(marked[trie.token]))).astype(np.int32))
+        commas = [token for token, text in enumerate(tokens) if b"," in text]
+        self.commas = np.array(commas, np.int64)
+        self.commas_behind_quotes = np.array([token for token in commas if b'"' in tokens[token]], np.int64)
         self._quotes = memoryview(np.concatenate(([0], np.cumsum(trie.byte == 34))).astype(np.int32))
         self._masks: dict[Slice, NDArray[np.uint32]] = {}
         self._words = -(-vocabulary.size // 32)
-
-    def has_next_item(self, node: int) -> bool:
-        """Return whether a token at a node of the trie, or below, ends an item and begins the next one."""
-        return self._goes_on[self.start[self.skip[node]]] > self._goes_on[self.start[node]]
 
     def has_quote_below(self, node: int) -> bool:
         """Return whether a quote stands below a node of the trie."""
@@ -134,8 +124,7 @@ class UniqueWalk:
             likely = _likely(before, watched)
             while node < stop:
                 here, node = node, skip[node]
-                goes_on = items.has_next_item(here)
-                if not goes_on and likely is not None and byte[here] not in likely:
+                if likely is not None and byte[here] not in likely:
                     continue
                 following = ends.step(at, byte[here])
                 if following is None:
@@ -144,10 +133,9 @@ class UniqueWalk:
                 if after is None:
                     found.append((start[here], start[node]))
                     continue
-                may = _may_equal(after, watched)
-                if not may and not goes_on:
+                if not _may_equal(after, watched):
                     continue
-                if may and start[here] < start[here + 1] and not ends.can_end(following, after):
+                if start[here] < start[here + 1] and not ends.can_end(following, after):
                     found.append((start[here], start[here + 1]))
                 if node == here + 1:
                     continue
@@ -157,16 +145,16 @@ class UniqueWalk:
         return found
 
     def crossing(self, place: Configuration, memory: Memory, mask: NDArray[np.uint32]) -> tuple[int, ...]:
-        """Return the tokens of a mask that may end one item and make the next one equal or not distinct.
+        """Return the tokens of a mask that end an item and may leave no distinct next one, or write an equal one.
 
-        This holds whatever was written, as long as the open items are not equal to earlier ones.
+        This holds whatever was written.
         """
         level = memory.level
         key = (*place, memory.mode, memory.rule, None if level is None else level.shape)
         found = self._crossing.get(key)
         if found is None:
             items = self._items
-            ids = items.goes_on_behind_string if memory.mode in (STRING, KEY_STRING) else items.goes_on
+            ids = items.commas_behind_quotes if memory.mode in (STRING, KEY_STRING) else items.commas
             allowed = ids[(mask[ids >> 5] >> (ids & 31).astype(np.uint32) & 1).astype(np.bool_)]
             found = tuple([token for token in allowed.tolist() if not self._is_harmless(place, memory, token)])
             if len(self._crossing) > _MOST_KEPT:
@@ -175,19 +163,24 @@ class UniqueWalk:
         return found
 
     def _is_harmless(self, place: Configuration, memory: Memory, token: int) -> bool:
-        """Return whether a token ends at most one item, and then only begins a string that may become any."""
+        """Return whether a token ends at most one item, and the next one may become any of infinitely many.
+
+        Answers hold for all memories in which the same arrays are open.
+        """
         text = self._items.tokens[token]
         after = memory.read(text)
-        if after is None or (memory.uniques and not _BRACKETS.isdisjoint(text)) or after.mode not in (STRING, VALUE):
+        if after is None:
             return False
         if not memory.uniques:
-            return after.rule is None and not after.uniques and (after.level is None or after.level.rule is None)
-        if any(now.count > then.count + 1 for now, then in zip(after.uniques, memory.uniques, strict=False)):
+            return after.is_idle and (after.level is memory.level or _BRACKETS.isdisjoint(text))
+        if not _BRACKETS.isdisjoint(text) or after.mode not in (STRING, VALUE, KEY, KEY_STRING):
+            return False
+        if any(now.count > then.count + 1 for now, then in zip(after.uniques, memory.uniques, strict=True)):
             return False
         at: Configuration | None = place
         for each in text:
             at = None if at is None else self._ends.step(at, each)
-        return at is not None and after.mode == STRING and self._ends.is_free(at)
+        return at is not None and self._ends.is_endless(at, after)
 
 
 def _may_equal(memory: Memory, watched: Written | None) -> bool:
