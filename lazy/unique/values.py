@@ -76,21 +76,19 @@ def _integer(text: str) -> int:
     return -found if text.startswith("-") else found
 
 
-def may_become(text: bytes, value: tuple[str, int]) -> bool:
-    """Return whether a number may have a value, as far as the significant digits that are written show.
+def significant(text: bytes) -> tuple[str, str]:
+    """Return the sign, and the digits from the first that is not 0, of a number of which the first part is written.
 
-    >>> may_become(b"0.0", ("12", -1)), may_become(b"10", ("1", 0)), may_become(b"13", ("12", 0)), may_become(b"-", ("1", 0))
-    (True, True, False, False)
+    >>> significant(b"-0.0120"), significant(b"15e3")
+    (('-', '120'), ('+', '15'))
     """
-    plain = text.lower().partition(b"e")[0]
-    digits = value[0]
-    if plain.startswith(b"-") != digits.startswith("-") and digits != "0":
-        return False
-    written = plain.lstrip(b"-").replace(b".", b"").lstrip(b"0").decode()
-    if not written:
-        return True
-    whole = digits.lstrip("-")
-    return whole.startswith(written) or (digits != "0" and written.rstrip("0") == whole)
+    plain = text.decode().partition("e")[0].partition("E")[0]
+    return "-" if plain.startswith("-") else "+", plain.lstrip("-").replace(".", "").lstrip("0")
+
+
+def signed_digits(value: tuple[str, int]) -> str:
+    """Return the digits of a number with its sign."""
+    return value[0] if value[0].startswith("-") else "+" + value[0]
 
 
 def string_value(content: bytes) -> bytes:
@@ -116,9 +114,19 @@ def begun_string(content: bytes) -> bytes:
     >>> begun_string(rb"a\\n\\u00"), begun_string(rb"a\\ud83d")
     (b'a\\n', b'a')
     """
+    return content if b"\\" not in content else string_value(content[: _end_of_escapes(content)])
+
+
+def string_is_whole(content: bytes) -> bool:
+    """Return whether no escape is begun where a text stands in a string, nor a pair of them."""
+    return _end_of_escapes(content) == len(content)
+
+
+def _end_of_escapes(content: bytes) -> int:
+    """Return where the last whole escape ends, or the characters behind it."""
     end = at = content.find(b"\\")
     if at < 0:
-        return content
+        return len(content)
     while end < len(content):
         if content[at] == 92:
             size = 6 if content[at + 1 : at + 2] == b"u" else 2
@@ -131,7 +139,7 @@ def begun_string(content: bytes) -> bytes:
         else:
             at = content.find(b"\\", at)
             end = at = len(content) if at < 0 else at
-    return string_value(content[:end])
+    return end
 
 
 _HIGH = re.compile(rb"[dD][89abAB]")  # half of a pair of surrogates begins so

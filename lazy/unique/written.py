@@ -6,9 +6,9 @@ import hashlib
 from bisect import bisect_left
 from typing import Any
 
-from .values import Compound, Value, entry, may_become
+from .values import Compound, Value, entry, signed_digits, significant
 
-_FEW = 64  # values of a type that are looked at one by one
+_FEW = 64  # strings that are looked at one by one
 
 
 class Written:
@@ -72,11 +72,36 @@ class Written:
                 at += 1
         return found
 
+    def next_bytes(self, prefix: bytes) -> frozenset[int]:
+        """Return the bytes that strings have behind a prefix."""
+        found = set()
+        for run in self._runs:
+            strings, size = run.strings, len(prefix)
+            at = bisect_left(strings, prefix)
+            while at < len(strings) and strings[at].startswith(prefix):
+                if len(strings[at]) == size:
+                    at += 1
+                    continue
+                byte = strings[at][size]
+                found.add(byte)
+                at = bisect_left(strings, prefix + bytes([byte]) + b"\xff" * 4, at)  # no text has this byte
+        return frozenset(found)
+
     def may_be_number(self, text: bytes) -> bool:
-        """Return whether a number that is written so far may become one of these; True if they are many."""
-        return any(
-            len(run.numbers) > _FEW or any(may_become(text, number) for number in run.numbers) for run in self._runs
-        )
+        """Return whether a number that is written so far may become one of these, as far as its digits show."""
+        sign, digits = significant(text)
+        if not digits:
+            return ("0", 0) in self or any(bisect_left(run.digits, sign + "0") < len(run.digits) for run in self._runs)
+        begun, short = sign + digits, sign + digits.rstrip("0")
+        for run in self._runs:
+            at = bisect_left(run.digits, begun)
+            if at < len(run.digits) and run.digits[at].startswith(begun):
+                return True
+            if short is not begun:
+                at = bisect_left(run.digits, short)
+                if at < len(run.digits) and run.digits[at] == short:
+                    return True
+        return False
 
     def has_literal(self, text: bytes) -> bool:
         """Return whether `true`, `false` or `null`, of which the first letter is written, is among these."""
@@ -87,6 +112,11 @@ class Written:
         return [each for run in self._runs for each in run.compounds if each.is_array == is_array]
 
     @property
+    def has_only_strings(self) -> bool:
+        """Whether all values are strings."""
+        return all(len(run.strings) == len(run.values) for run in self._runs)
+
+    @property
     def first_bytes(self) -> frozenset[int]:
         """The bytes that texts of these values begin with."""
         return frozenset().union(*(run.first_bytes for run in self._runs))
@@ -95,18 +125,18 @@ class Written:
 class _Run:
     """Some values, apart by type."""
 
-    __slots__ = ("compounds", "first_bytes", "numbers", "strings", "values")
+    __slots__ = ("compounds", "digits", "first_bytes", "strings", "values")
 
     def __init__(self, values: list[Value], *parts: _Run) -> None:
         self.values = frozenset(values)
         if parts:
             self.strings = sorted([each for part in parts for each in part.strings])
-            self.numbers = [each for part in parts for each in part.numbers]
+            self.digits = sorted([each for part in parts for each in part.digits])
             self.compounds = [each for part in parts for each in part.compounds]
             self.first_bytes: frozenset[int] = frozenset().union(*(part.first_bytes for part in parts))
             return
         self.strings = [each for each in values if type(each) is bytes]
-        self.numbers = [each for each in values if type(each) is tuple]
+        self.digits = [signed_digits(each) for each in values if type(each) is tuple]
         self.compounds = [each for each in values if type(each) is Compound]
         self.first_bytes = frozenset(b"".join(map(_first_bytes, values)))
 
@@ -115,7 +145,7 @@ def _first_bytes(value: Value) -> bytes:
     if type(value) is Compound:
         return b"[" if value.is_array else b"{"
     if type(value) is tuple:
-        return b"-0123456789"
+        return f"-0{value[0].lstrip('-')[0]}".encode()
     return b'"' if type(value) is bytes else str(value)[0].lower().encode()
 
 

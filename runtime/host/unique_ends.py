@@ -33,7 +33,7 @@ class UniqueEnds:
         self.left_out = 0  # how often a search took too long
         self._endless: set[Any] = set()  # places from which there are infinitely many items
         self._witness: dict[Any, bytes] = {}  # the rest of an item that was found last
-        self._free: dict[Configuration, bool] = {}
+        self._free: dict[Any, bool] = {}
 
     def step(self, place: Configuration, byte: int) -> Configuration | None:
         """Return the place behind a byte; None where it is not allowed."""
@@ -153,41 +153,83 @@ class UniqueEnds:
 
     def is_free(self, place: Configuration) -> bool:
         """Return whether infinitely many strings begin like one that is open, whatever characters come."""
-        found = self._free.get(place)
+        return self._kept_free(place, self._ways_of_string, frozenset(range(256)))
+
+    def is_free_number(self, place: Configuration) -> bool:
+        """Return whether infinitely many numbers begin like one that is open and not 0, whatever digits come."""
+        return self._kept_free(place, self._ways_of_number, _NONZERO)
+
+    def _kept_free(
+        self, place: Configuration, ways_of: Callable[[Configuration], _Ways | None], telling: frozenset[int]
+    ) -> bool:
+        """Return whether all places within a value come back to themselves by bytes that tell values apart."""
+        key = (*place, len(telling))
+        found = self._free.get(key)
         if found is None:
             if len(self._free) > _MOST_KEPT:
                 self._free.clear()
-            found = self._free[place] = self._find_free(place)
+            ways = ways_of(place)
+            found = self._free[key] = ways is not None and _all_endless(ways, telling)
         return found
 
-    def _find_free(self, place: Configuration) -> bool:
-        ways: dict[Configuration, set[Configuration]] = {}
+    def _ways_of_string(self, place: Configuration) -> _Ways | None:
+        ways: _Ways = {}
         todo = [(place, False)]
         escaped: dict[Configuration, bool] = {place: False}
         while todo:
             at, is_escape = todo.pop()
-            ways[at] = set()
+            ways[at] = []
             for byte in self.bytes_at(at):
                 if byte == 34 and not is_escape:
                     continue
                 after = self.step(at, byte)
                 if after is None:
                     continue
-                ways[at].add(after)
+                ways[at].append((byte, after))
                 begins = byte == 92 and not is_escape
                 if after not in escaped:
                     if len(escaped) >= _MOST_PLACES:
-                        return False
+                        return None
                     escaped[after] = begins
                     todo.append((after, begins))
                 elif escaped[after] != begins:
-                    return False
-        finite: set[Configuration] = set()
-        while True:
-            more = {at for at, after in ways.items() if at not in finite and after <= finite}
-            if not more:
-                return not finite
-            finite |= more
+                    return None
+        return ways
+
+    def _ways_of_number(self, place: Configuration) -> _Ways | None:
+        ways: _Ways = {}
+        todo = [place]
+        while todo:
+            at = todo.pop()
+            if at in ways:
+                continue
+            if len(ways) >= _MOST_PLACES:
+                return None
+            after = [(byte, self.step(at, byte)) for byte in self.bytes_at(at) if byte in _OF_NUMBER]
+            ways[at] = [(byte, each) for byte, each in after if each is not None]
+            todo += [each for _, each in ways[at]]
+        return ways
+
+
+_Ways = dict[Configuration, list[tuple[int, Configuration]]]
+_OF_NUMBER = frozenset(b"+-.0123456789eE")
+_NONZERO = frozenset(b"123456789")
+
+
+def _all_endless(ways: _Ways, telling: frozenset[int]) -> bool:
+    """Return whether from each place a way leads to a cycle in which a byte tells values apart."""
+    reach: dict[Configuration, set[Configuration]] = {}
+    for place in ways:
+        seen: set[Configuration] = set()
+        todo = [place]
+        while todo:
+            for _, after in ways[todo.pop()]:
+                if after not in seen:
+                    seen.add(after)
+                    todo.append(after)
+        reach[place] = seen
+    turning = {at for at in ways for byte, after in ways[at] if byte in telling and (after == at or at in reach[after])}
+    return all(at in turning or turning & reach[at] for at in ways)
 
 
 _BYTES = [bytes([byte]) for byte in range(256)]

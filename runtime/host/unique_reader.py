@@ -11,10 +11,11 @@ from ...kernels.limits import UNREACHABLE
 from ...lazy.unique.memory import Memory
 from ...lazy.unique.unique_items import UniqueItems
 from .host_reader import HostReader, tokens_of
+from .item_tokens import ItemTokens
 from .lazy_reader import LazyReader
 from .stack_reader import Stack
 from .unique_ends import UniqueEnds
-from .unique_walk import TokensOfItems, UniqueWalk
+from .unique_walk import UniqueWalk
 
 UniquePlace = tuple[int, Stack, Memory]
 
@@ -34,9 +35,9 @@ class UniqueReader(HostReader[UniquePlace]):
         self.inside = inside
         self.composed, self.lock = inside.composed, inside.lock
         self._tokens, self._start = unique.tokens, unique.start
-        items = unique.of_vocabulary(TokensOfItems)
+        items = unique.of_vocabulary(ItemTokens)
         self.search = UniqueEnds(inside, items.byte_tokens)
-        self._items, self._walk = items, UniqueWalk(self.search, items)
+        self._walk = UniqueWalk(self.search, items)
 
     @property
     def nbytes(self) -> int:
@@ -71,7 +72,8 @@ class UniqueReader(HostReader[UniquePlace]):
         if not barred and not wrong:
             return mask
         mask = mask.copy()
-        self._items.clear(mask, barred)
+        for tokens in barred:
+            tokens.take_out_of(mask)
         for token in wrong:
             mask[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)
         mask.flags.writeable = False

@@ -8,14 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...lazy.unique.memory import AFTER, KEY, KEY_STRING, NUMBER, STRING, VALUE, Level, Memory
-from ...lazy.unique.values import begun_string
+from ...lazy.unique.values import number_value, significant, string_is_whole, string_value
 from ...lazy.unique.written import Written
-from ...vocabulary.vocabulary import Vocabulary
+from .item_tokens import ItemTokens, TokenSet
 from .stack_reader import Configuration
 from .unique_ends import UniqueEnds
-
-Slice = tuple[int, int]
-"""Tokens of the trie's `token`, from one place to before another."""
 
 _BRACKETS = frozenset(b"[]{}")
 _AROUND = frozenset(b" \t\n\r,]}")
@@ -23,46 +20,6 @@ _OF_NUMBER = frozenset(b"0123456789.eE+-") | _AROUND
 _FEW = 64
 _MOST_KEPT = 1 << 16
 _BYTES = [bytes([byte]) for byte in range(256)]
-
-
-class TokensOfItems:
-    """The tokens of a vocabulary by their part in arrays: see `UniqueWalk`."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        trie, tokens = vocabulary.trie, vocabulary.tokens
-        self.tokens = tokens
-        self.byte, self.skip = memoryview(trie.byte), memoryview(trie.skip)
-        self.start, self.root = memoryview(trie.token_start), memoryview(trie.root_start)
-        self.order = trie.token
-        of_byte = {text[0]: token for token, text in enumerate(tokens) if len(text) == 1}
-        self.byte_tokens = [of_byte[byte] for byte in range(256)]
-        commas = [token for token, text in enumerate(tokens) if b"," in text]
-        self.commas = np.array(commas, np.int64)
-        self.commas_behind_quotes = np.array([token for token in commas if b'"' in tokens[token]], np.int64)
-        self._quotes = memoryview(np.concatenate(([0], np.cumsum(trie.byte == 34))).astype(np.int32))
-        self._masks: dict[Slice, NDArray[np.uint32]] = {}
-        self._words = -(-vocabulary.size // 32)
-
-    def has_quote_below(self, node: int) -> bool:
-        """Return whether a quote stands below a node of the trie."""
-        return self._quotes[self.skip[node]] > self._quotes[node + 1]
-
-    def clear(self, mask: NDArray[np.uint32], tokens: list[Slice]) -> None:
-        """Take tokens out of a mask."""
-        for first, stop in tokens:
-            if stop - first < 4:
-                for token in self.order[first:stop].tolist():
-                    mask[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)
-                continue
-            those = self._masks.get((first, stop))
-            if those is None:
-                those = np.zeros(self._words, np.uint32)
-                ids = self.order[first:stop]
-                np.bitwise_or.at(those, ids >> 5, np.uint32(1) << (ids & 31).astype(np.uint32))
-                if len(self._masks) > _FEW:
-                    self._masks.clear()
-                self._masks[first, stop] = those = ~those
-            mask &= those
 
 
 class UniqueWalk:
@@ -73,26 +30,49 @@ class UniqueWalk:
     is looked up.
     """
 
-    def __init__(self, ends: UniqueEnds, items: TokensOfItems) -> None:
+    def __init__(self, ends: UniqueEnds, items: ItemTokens) -> None:
         self._ends, self._items = ends, items
         self._crossing: dict[Any, tuple[int, ...]] = {}
 
-    def barred(self, place: Configuration, memory: Memory) -> list[Slice]:
+    def barred(self, place: Configuration, memory: Memory) -> list[TokenSet]:
         """Return tokens that must not come, at a place where some item may equal an earlier one."""
         level = memory.level
         assert level is not None
-        if level.written is None or memory.mode not in (VALUE, AFTER):
+        written, mode = level.written, memory.mode
+        if written is None or mode not in (VALUE, AFTER, STRING, NUMBER):
             return self._walk(place, memory, None)
         for each in level.uniques[:-1]:
             if each.written is not None and memory.may_equal(each, each.written):
                 return self._walk(place, memory, None)
-        return self._between_items(place, memory, level, level.written)
+        if mode == STRING:
+            if self._ends.is_free(place) and (b"\\" not in memory.text or string_is_whole(memory.text)):
+                return self._closing(string_value(memory.text), written)
+            return self._walk(place, memory, None)
+        if mode == NUMBER:
+            if self._ends.is_free_number(place) and significant(memory.text)[1]:
+                return self._number_ends(memory.text, written)
+            return self._walk(place, memory, None)
+        return self._between_items(place, memory, level, written)
 
-    def _between_items(self, place: Configuration, memory: Memory, level: Level, written: Written) -> list[Slice]:
+    def _closing(self, prefix: bytes, written: Written) -> list[TokenSet]:
+        """Return the tokens that end a string equal to an earlier one; as it may become any, no others are barred."""
+        closing = self._items.closing
+        strings = written.strings(prefix, _FEW)
+        if len(strings) < _FEW:
+            found = [closing.get(each[len(prefix) :]) for each in strings]
+            return [each for each in found if each is not None]
+        return [tokens for content, tokens in closing.items() if prefix + content in written]
+
+    def _number_ends(self, text: bytes, written: Written) -> list[TokenSet]:
+        """Return the tokens that end a number equal to an earlier one."""
+        ends = self._items.number_ends
+        return [tokens for content, tokens in ends.items() if number_value(text + content) in written]
+
+    def _between_items(self, place: Configuration, memory: Memory, level: Level, written: Written) -> list[TokenSet]:
         """Return the tokens between two items, which follow from those that an earlier object of `Written` kept."""
         rule = memory.rule if memory.mode == VALUE or level.rule is None else level.rule.item(level.count)
         key = (*place, memory.mode, rule, level.shape)
-        found: list[Slice] | None = written.barred.get(key)
+        found: list[TokenSet] | None = written.barred.get(key)
         if found is not None:
             return found
         before: Written | None = written.before
@@ -100,7 +80,9 @@ class UniqueWalk:
             if before is None or key in before.barred:
                 break
             before = before.before
-        if before is None or key not in before.barred:
+        if written.has_only_strings and (tokens := self._whole_strings(place, memory)) is not None:
+            found = [each for content, each in tokens.items() if content in written]
+        elif before is None or key not in before.barred:
             found = self._walk(place, memory, None)
         else:
             more = self._walk(place, memory, written.since(before))
@@ -110,36 +92,46 @@ class UniqueWalk:
         written.barred[key] = found
         return found
 
-    def _walk(self, place: Configuration, memory: Memory, watched: Written | None) -> list[Slice]:
+    def _whole_strings(self, place: Configuration, memory: Memory) -> dict[bytes, TokenSet] | None:
+        """Return the tokens that write a string between items, if strings there may become any; else None."""
+        at: Configuration | None = place
+        for byte in b'"' if memory.mode == VALUE else b',"':
+            at = None if at is None else self._ends.step(at, byte)
+        if at is None or not self._ends.is_free(at):
+            return None
+        return self._items.strings if memory.mode == VALUE else self._items.next_strings
+
+    def _walk(self, place: Configuration, memory: Memory, watched: Written | None) -> list[TokenSet]:
         """Return tokens after which an item is equal to an earlier one, or cannot be distinct.
 
         watched: the values that items may be equal to, all of the innermost array if None.
         """
         items, ends = self._items, self._ends
         byte, skip, start, root = items.byte, items.skip, items.start, items.root
-        found: list[Slice] = []
+        found: list[TokenSet] = []
         todo = [(root[0], root[256], place, memory)]
         while todo:
             node, stop, at, before = todo.pop()
             likely = _likely(before, watched)
+            is_free = before.mode == STRING and ends.is_free(at)
             while node < stop:
                 here, node = node, skip[node]
                 if likely is not None and byte[here] not in likely:
+                    continue
+                if is_free and byte[here] != 34 and not items.has_quote_below(here):
                     continue
                 following = ends.step(at, byte[here])
                 if following is None:
                     continue
                 after = before.read(_BYTES[byte[here]])
                 if after is None:
-                    found.append((start[here], start[node]))
+                    found.append(items.between(start[here], start[node]))
                     continue
                 if not _may_equal(after, watched):
                     continue
                 if start[here] < start[here + 1] and not ends.can_end(following, after):
-                    found.append((start[here], start[here + 1]))
+                    found.append(items.between(start[here], start[here + 1]))
                 if node == here + 1:
-                    continue
-                if after.mode == STRING and not items.has_quote_below(here) and ends.is_free(following):
                     continue
                 todo.append((here + 1, node, following, after))
         return found
@@ -205,17 +197,15 @@ def _likely(memory: Memory, watched: Written | None) -> frozenset[int] | None:
         return None
     among = watched if watched is not None else level.written
     if memory.mode == VALUE:
-        return among.first_bytes | _AROUND
+        return among.first_bytes | _SPACE if level.count else None
     if memory.mode == AFTER:
         return _AROUND
     if memory.mode == NUMBER:
         return _OF_NUMBER
     if memory.mode == STRING and b"\\" not in memory.text:
-        prefix = begun_string(memory.text)
-        strings = among.strings(prefix, _FEW)
-        if len(strings) < _FEW:
-            return frozenset([each[len(prefix)] for each in strings if len(each) > len(prefix)]) | _QUOTES
+        return among.next_bytes(memory.text) | _QUOTES
     return None
 
 
+_SPACE = frozenset(b" \t\n\r")
 _QUOTES = frozenset(b'"\\')
