@@ -85,6 +85,16 @@ class Level:
         found.uniques = self.uniques if written is None else (*self.uniques[:-1], found)
         return found
 
+    @property
+    def name_of_next(self) -> int | str:
+        """The index or the key of the next value."""
+        return self.count if self.is_array or self.key is None else self.key
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the last value is not replaced by another one."""
+        return self.is_array or (self.rule is not None and self.rule.is_declared(str(self.name)))
+
     def with_key(self, key: str) -> Level:
         """Return the level behind a key."""
         found: Level = object.__new__(Level)
@@ -239,9 +249,11 @@ class Memory:
     def may_repeat(self) -> bool:
         """Whether an item that is being written, or the next one of an open array, may equal an earlier one."""
         if self._may_repeat is None:
-            self._may_repeat = any(
-                each.written is not None and self.may_equal(each, each.written) for each in self.uniques
-            )
+            self._may_repeat = False
+            for each in self.uniques:
+                if each.written is not None and self.may_equal(each, each.written):
+                    self._may_repeat = True
+                    break
         return self._may_repeat
 
     def may_equal(self, unique: Level, among: Written) -> bool:
@@ -249,53 +261,67 @@ class Memory:
 
         unique: one of `uniques`.
         """
-        level, mode, text = self.level, self.mode, self.text
+        level, mode = self.level, self.mode
         assert level is not None
         if not among.size:
             return False
         if level is unique:
-            if mode == STRING:
-                return bool(among.strings(begun_string(text), 1))
-            if mode == NUMBER:
-                return among.may_be_number(text)
-            return mode != LITERAL or among.has_literal(text)
-        values = self.matching(unique, among)
-        if mode in (AFTER, KEY) or not values or (mode == VALUE and level.is_array and not level.count):  # it may end
-            return bool(values)
-        if mode == KEY_STRING:
-            return any(each.parts for each in values)
-        name = level.count if level.is_array else level.key
-        parts = [each.parts[name] for each in values if name in each.parts]
-        if mode == STRING:
-            prefix = begun_string(text)
-            return any(type(each) is bytes and each.startswith(prefix) for each in parts) or self._comes_again(parts)
-        if mode in (NUMBER, LITERAL):
-            few = EMPTY
-            for each in dict.fromkeys(parts):
-                few = few.plus(each)
-            may = few.may_be_number(text) if mode == NUMBER else few.has_literal(text)
-            return may or self._comes_again(parts)
-        return bool(parts)
-
-    def _comes_again(self, parts: list[Value]) -> bool:
-        """Return whether the value that is being written may be replaced by one of some parts."""
-        level = self.level
-        assert level is not None
-        if level.is_array or level.key is None or level.rule is None:
+            return self._may_be(among)
+        whole = _whole(level, unique, among)
+        if mode in (AFTER, KEY) or (mode == VALUE and level.is_array and not level.count):  # it may end
+            return bool(_matching(level, unique, among)) if whole is None else whole.has_compound(level.is_array)
+        if mode in (KEY_STRING, COLON):
+            return bool(_matching(level, unique, among)) if whole is None else whole.has_compound(level.is_array)
+        name = level.name_of_next
+        if whole is not None:
+            parts = whole.parts(level.is_array, name)
+        else:
+            parts = EMPTY
+            for each in _matching(level, unique, among):
+                if name in each.parts and each.parts[name] not in parts:
+                    parts = parts.plus(each.parts[name])
+        if not parts.size:
             return False
-        return bool(parts) and not level.rule.is_declared(level.key)
+        is_final = level.is_array or (level.rule is not None and level.rule.is_declared(str(name)))
+        return not is_final or self._may_be(parts)
 
-    def matching(self, unique: Level, among: Written) -> list[Any]:
-        """Return the arrays or objects that the innermost open one may still become, so that an item equals one of some.
+    def _may_be(self, values: Written) -> bool:
+        """Return whether the value that is being written, or the next one, may be one of some."""
+        mode = self.mode
+        if mode == STRING:
+            return bool(values.strings(begun_string(self.text), 1))
+        if mode == NUMBER:
+            return values.may_be_number(self.text)
+        return mode != LITERAL or values.has_literal(self.text)
 
-        unique: an array of distinct items around it.
-        """
-        assert self.level is not None
-        return _matching(self.level, unique, among)
+    def candidates(self) -> Written | None:
+        """Return the values that the value that is being written, or the next one, may equal; None if not known."""
+        level = self.level
+        if level is None or len(level.uniques) != 1:
+            return None
+        unique = level.uniques[0]
+        assert unique.written is not None
+        if level is unique:
+            return unique.written
+        whole = _whole(level, unique, unique.written)
+        if whole is None or (not level.is_array and level.key is None):
+            return None
+        return whole.parts(level.is_array, level.name_of_next)
+
+
+def _whole(level: Level, unique: Level, among: Written) -> Written | None:
+    """Return values whose arrays or objects an open one may become, if it and all around it hold nothing yet."""
+    if level.earlier is not None:
+        return None
+    assert level.below is not None
+    if level.below is unique:
+        return among
+    around = _whole(level.below, unique, among)
+    return None if around is None else around.parts(level.below.is_array, level.below.name_of_next)
 
 
 def _matching(level: Level, unique: Level, among: Written) -> list[Any]:
-    """Return what `Memory.matching` does, for a level."""
+    """Return the arrays or objects that an open one may still become, so that an item of an array equals one of some."""
     later: list[Level] = []
     at = level
     while True:
@@ -304,10 +330,15 @@ def _matching(level: Level, unique: Level, among: Written) -> list[Any]:
             break
         if at.earlier is None:
             assert at.below is not None
-            if at.below is unique:
-                values = among.compounds(at.is_array)
+            whole = _whole(at, unique, among)
+            if whole is not None:
+                first = later[-1] if later else None  # behind its first value, which none may have
+                if first is not None and first.is_final and first.last not in whole.parts(at.is_array, first.name):
+                    values = []
+                    break
+                values = whole.compounds(at.is_array)
             else:
-                name = at.below.count if at.below.is_array else at.below.key
+                name = at.below.name_of_next
                 around = [each.parts.get(name) for each in _matching(at.below, unique, among)]
                 values = [each for each in around if hasattr(each, "parts") and each.is_array == at.is_array]
             at.matching = among, values
@@ -316,7 +347,7 @@ def _matching(level: Level, unique: Level, among: Written) -> list[Any]:
         at = at.earlier
     for at in reversed(later):
         name, value = at.name, at.last
-        if at.is_array or (at.rule is not None and at.rule.is_declared(str(name))):
+        if at.is_final:
             values = [each for each in values if name in each.parts and each.parts[name] == value]
         else:  # the key may come again
             values = [each for each in values if name in each.parts]

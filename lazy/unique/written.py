@@ -9,32 +9,62 @@ from typing import Any
 from .values import Compound, Value, entry, signed_digits, significant
 
 _FEW = 64  # strings that are looked at one by one
+_RECENT, _SHORT = 12, 160  # values in a tuple, and in the shorter run, at most
+_MOST_PARTS = 64  # keys and indices by which the parts of values are kept
 
 
 class Written:
     """Distinct values, to which one more is added by making another object: texts that begin alike share most of it.
 
-    Values lie in runs, each of which has about twice as many as the next, so that to add one moves few of them.
+    The last few values are in a tuple; all others lie in one or two sorted runs, of which the second is shorter.
     """
 
-    __slots__ = ("_digest", "_runs", "barred", "before", "last", "size")
+    __slots__ = ("_digest", "_parts", "_recent", "_runs", "barred", "before", "last", "size")
 
-    def __init__(self, runs: tuple[_Run, ...] = (), before: Written | None = None, last: Value = None) -> None:
-        self._runs, self.before, self.last = runs, before, last
+    def __init__(
+        self, runs: tuple[_Run, ...] = (), recent: tuple[Value, ...] = (), before: Written | None = None,
+        last: Value = None,
+    ) -> None:  # fmt: skip
+        self._runs, self._recent, self.before, self.last = runs, recent, before, last
         self.size: int = 0 if before is None else before.size + 1
         self._digest = b""  # once `code` was asked for
+        self._parts: dict[tuple[bool, int | str], Written] = {}
         self.barred: dict[Any, Any] = {}  # tokens that must not follow, by place, as far as masks asked for them
 
     def __contains__(self, value: Value) -> bool:
-        return any(value in run.values for run in self._runs)
+        return value in self._recent or any(value in run.values for run in self._runs)
 
     def plus(self, value: Value) -> Written:
         """Return these values and one that is not among them."""
-        runs, new = self._runs, _Run([value])
-        while runs and len(runs[-1].values) <= len(new.values):
-            new = _Run([*runs[-1].values, *new.values], runs[-1], new)
-            runs = runs[:-1]
-        return Written((*runs, new), self, value)
+        runs, recent = self._runs, (*self._recent, value)
+        if len(recent) > _RECENT:
+            new = _Run(recent)
+            if len(runs) == 2:
+                new = _Run((), runs[1], new)
+                runs = runs[:1]
+                if len(new.values) > _SHORT:
+                    new, runs = _Run((), runs[0], new), ()
+            runs, recent = (*runs, new), ()
+        return Written(runs, recent, self, value)
+
+    def parts(self, is_array: bool, name: int | str) -> Written:
+        """Return the values that arrays have at an index, or objects at a key."""
+        key = is_array, name
+        later: list[Written] = []
+        at: Written | None = self
+        while at is not None and key not in at._parts:
+            later.append(at)
+            at = at.before
+        found = EMPTY if at is None else at._parts[key]
+        for each in reversed(later):
+            value = each.last
+            if each.size and type(value) is Compound and value.is_array == is_array and name in value.parts:
+                part = value.parts[name]
+                if part not in found:
+                    found = found.plus(part)
+            if len(each._parts) < _MOST_PARTS:
+                each._parts[key] = found
+        return found
 
     def code(self) -> bytes:
         """Return bytes that objects have in common to which the same values were added."""
@@ -62,8 +92,8 @@ class Written:
         return found
 
     def strings(self, prefix: bytes, most: int = _FEW) -> list[bytes]:
-        """Return strings that begin with a prefix: all, or `most` if there are more."""
-        found: list[bytes] = []
+        """Return strings that begin with a prefix: all, or at least `most` if there are more."""
+        found = [each for each in self._recent if type(each) is bytes and each.startswith(prefix)]
         for run in self._runs:
             strings = run.strings
             at = bisect_left(strings, prefix)
@@ -74,7 +104,8 @@ class Written:
 
     def next_bytes(self, prefix: bytes) -> frozenset[int]:
         """Return the bytes that strings have behind a prefix."""
-        found = set()
+        recent = [each for each in self._recent if type(each) is bytes and each.startswith(prefix)]
+        found = {each[len(prefix)] for each in recent if len(each) > len(prefix)}
         for run in self._runs:
             strings, size = run.strings, len(prefix)
             at = bisect_left(strings, prefix)
@@ -91,16 +122,20 @@ class Written:
         """Return whether a number that is written so far may become one of these, as far as its digits show."""
         sign, digits = significant(text)
         if not digits:
-            return ("0", 0) in self or any(bisect_left(run.digits, sign + "0") < len(run.digits) for run in self._runs)
+            return any(type(each) is tuple for each in self._recent) or any(run.digits for run in self._runs)
         begun, short = sign + digits, sign + digits.rstrip("0")
+        for each in self._recent:
+            if type(each) is tuple:
+                own = signed_digits(each)
+                if own.startswith(begun) or own == short:
+                    return True
         for run in self._runs:
             at = bisect_left(run.digits, begun)
             if at < len(run.digits) and run.digits[at].startswith(begun):
                 return True
-            if short is not begun:
-                at = bisect_left(run.digits, short)
-                if at < len(run.digits) and run.digits[at] == short:
-                    return True
+            at = bisect_left(run.digits, short)
+            if at < len(run.digits) and run.digits[at] == short:
+                return True
         return False
 
     def has_literal(self, text: bytes) -> bool:
@@ -109,17 +144,28 @@ class Written:
 
     def compounds(self, is_array: bool) -> list[Compound]:
         """Return all arrays, or all objects."""
-        return [each for run in self._runs for each in run.compounds if each.is_array == is_array]
+        found = [each for run in self._runs for each in run.compounds if each.is_array == is_array]
+        return found + [each for each in self._recent if type(each) is Compound and each.is_array == is_array]
+
+    def has_compound(self, is_array: bool) -> bool:
+        """Return whether there is an array, or an object."""
+        recent = (each for each in self._recent if type(each) is Compound)
+        return any(each.is_array == is_array for each in recent) or any(
+            each.is_array == is_array for run in self._runs for each in run.compounds
+        )
 
     @property
     def has_only_strings(self) -> bool:
         """Whether all values are strings."""
-        return all(len(run.strings) == len(run.values) for run in self._runs)
+        return all(len(run.strings) == len(run.values) for run in self._runs) and all(
+            type(each) is bytes for each in self._recent
+        )
 
     @property
     def first_bytes(self) -> frozenset[int]:
         """The bytes that texts of these values begin with."""
-        return frozenset().union(*(run.first_bytes for run in self._runs))
+        recent = frozenset(b"".join(map(_first_bytes, self._recent)))
+        return recent.union(*(run.first_bytes for run in self._runs))
 
 
 class _Run:
@@ -127,16 +173,17 @@ class _Run:
 
     __slots__ = ("compounds", "digits", "first_bytes", "strings", "values")
 
-    def __init__(self, values: list[Value], *parts: _Run) -> None:
-        self.values = frozenset(values)
+    def __init__(self, values: tuple[Value, ...], *parts: _Run) -> None:
         if parts:
-            self.strings = sorted([each for part in parts for each in part.strings])
-            self.digits = sorted([each for part in parts for each in part.digits])
-            self.compounds = [each for part in parts for each in part.compounds]
-            self.first_bytes: frozenset[int] = frozenset().union(*(part.first_bytes for part in parts))
+            first, other = parts
+            self.values = first.values | other.values
+            self.strings, self.digits = sorted(first.strings + other.strings), sorted(first.digits + other.digits)
+            self.compounds = first.compounds + other.compounds
+            self.first_bytes: frozenset[int] = first.first_bytes | other.first_bytes
             return
-        self.strings = [each for each in values if type(each) is bytes]
-        self.digits = [signed_digits(each) for each in values if type(each) is tuple]
+        self.values = frozenset(values)
+        self.strings = sorted([each for each in values if type(each) is bytes])
+        self.digits = sorted([signed_digits(each) for each in values if type(each) is tuple])
         self.compounds = [each for each in values if type(each) is Compound]
         self.first_bytes = frozenset(b"".join(map(_first_bytes, values)))
 

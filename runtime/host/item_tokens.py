@@ -59,6 +59,7 @@ class ItemTokens:
         self.commas = np.array(commas, np.int64)
         self.commas_behind_quotes = np.array([token for token in commas if b'"' in tokens[token]], np.int64)
         quoted = [(token, text) for token, text in enumerate(tokens) if b'"' in text]
+        self.quotes = np.array([token for token, _ in quoted], np.int64)
         self.closing = _by_content(quoted, _STRING_END)
         self.strings, self.next_strings = _by_content(quoted, _STRING), _by_content(quoted, _NEXT_STRING)
         ends = [(token, text) for token, text in enumerate(tokens) if text and text[0] in b"+-.0123456789eE \t\n\r,]}"]

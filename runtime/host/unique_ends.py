@@ -7,7 +7,6 @@ from typing import Any
 
 from ...lazy.unique.memory import AFTER, KEY_STRING, NUMBER, STRING, Level, Memory
 from ...lazy.unique.values import number_value
-from .lazy_reader import AFTER_EOS
 from .stack_reader import Configuration, Stack, StackReader
 
 _MOST_STEPS = 50_000  # of one search
@@ -34,25 +33,35 @@ class UniqueEnds:
         self._endless: set[Any] = set()  # places from which there are infinitely many items
         self._witness: dict[Any, bytes] = {}  # the rest of an item that was found last
         self._free: dict[Any, bool] = {}
+        self._bytes_at: dict[Configuration, frozenset[int]] = {}
 
     def step(self, place: Configuration, byte: int) -> Configuration | None:
         """Return the place behind a byte; None where it is not allowed."""
         return self._reader.step(place, self._byte_tokens[byte])
 
-    def bytes_at(self, place: Configuration) -> list[int]:
+    def bytes_at(self, place: Configuration) -> frozenset[int]:
         """Return the bytes that may follow."""
-        if place[0] == AFTER_EOS:
-            return []
-        mask = memoryview(self._reader.mask(place))
-        return [byte for byte, token in enumerate(self._byte_tokens) if mask[token >> 5] >> (token & 31) & 1]
+        found = self._bytes_at.get(place)
+        if found is None:
+            if len(self._bytes_at) > _MOST_KEPT:
+                self._bytes_at.clear()
+            mask = memoryview(self._reader.mask(place))
+            found = frozenset([b for b, token in enumerate(self._byte_tokens) if mask[token >> 5] >> (token & 31) & 1])
+            self._bytes_at[place] = found
+        return found
 
     def can_end(self, place: Configuration, memory: Memory) -> bool:
         """Return whether each item that is open can be written so that it is distinct from the earlier ones."""
+        if not memory.may_repeat:
+            return True
         level, mode = memory.level, memory.mode
-        for i, unique in enumerate(memory.uniques):
+        assert level is not None
+        for i, unique in enumerate(level.uniques):
+            if unique is level and mode == AFTER:
+                break
             written = unique.written
             assert written is not None
-            if written.size and not (unique is level and mode == AFTER) and memory.may_equal(unique, written):
+            if i == len(level.uniques) - 1 or memory.may_equal(unique, written):
                 return self._search(place, memory, i)
         return True
 
@@ -129,7 +138,7 @@ class UniqueEnds:
 
     def _ways(self, place: Configuration, memory: Memory) -> list[int]:
         """Return the bytes to go on with, the best one last; spaces only if there is nothing else."""
-        found = self.bytes_at(place)
+        found = list(self.bytes_at(place))
         if memory.mode not in (STRING, KEY_STRING):
             found = [byte for byte in found if byte not in _SPACE] or found
         found.sort(key=lambda byte: _RANK.get(byte, 99 if byte == 92 else 50), reverse=True)
@@ -296,7 +305,7 @@ def _is_settled(text: bytes) -> bool:
     return bool(e) and number_value(plain)[0] == "0"
 
 
-def _may_be_endless(found: list[int], memory: Memory) -> bool:
+def _may_be_endless(found: frozenset[int], memory: Memory) -> bool:
     """Return whether digits may come after ever more zeros of a fraction."""
     text = memory.text.lower()
     return b"." in text and b"e" not in text and any(byte in b"123456789" for byte in found)

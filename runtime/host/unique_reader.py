@@ -67,8 +67,14 @@ class UniqueReader(HostReader[UniquePlace]):
         mask = self.inside.mask(inside)
         if memory.is_idle:
             return mask
-        barred = self._walk.barred(inside, memory) if memory.may_repeat else []
-        wrong = [token for token in self._walk.crossing(inside, memory, mask) if self.step(place, token) is None]
+        risky = self._walk.risky(inside, memory, mask)
+        tried, barred = risky.crossing, ()
+        if memory.may_repeat:
+            if risky.others is None:
+                barred = self._walk.barred(inside, memory)
+            else:
+                tried = risky.others
+        wrong = [token for token in tried if self.step(place, token) is None]
         if not barred and not wrong:
             return mask
         mask = mask.copy()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...lazy.unique.memory import AFTER, KEY, KEY_STRING, NUMBER, STRING, VALUE, Level, Memory
+from ...lazy.unique.memory import AFTER, COLON, KEY_STRING, LITERAL, NUMBER, STRING, VALUE, Level, Memory
 from ...lazy.unique.values import number_value, significant, string_is_whole, string_value
 from ...lazy.unique.written import Written
+from .host_reader import tokens_of
 from .item_tokens import ItemTokens, TokenSet
 from .stack_reader import Configuration
 from .unique_ends import UniqueEnds
@@ -19,20 +20,74 @@ _AROUND = frozenset(b" \t\n\r,]}")
 _OF_NUMBER = frozenset(b"0123456789.eE+-") | _AROUND
 _FEW = 64
 _MOST_KEPT = 1 << 16
+_MOST_TRIED = 5000  # tokens of one place
 _BYTES = [bytes([byte]) for byte in range(256)]
 
 
 class UniqueWalk:
     """Finds the tokens of a mask that must not come, as items of open arrays would be equal or could not be distinct.
 
-    Few tokens can: those that write on an item that may still equal an earlier one. The walk over the trie goes
-    where such an item is written on, and beyond the end of an item. Whether a token ends one item and begins the next
-    is looked up.
+    At most places it is known which tokens can be such: those that end an item, and those after which few items begin
+    like the open one. Each is tried. Elsewhere a walk over the trie goes where an item is written on that may equal an
+    earlier one.
     """
 
     def __init__(self, ends: UniqueEnds, items: ItemTokens) -> None:
         self._ends, self._items = ends, items
-        self._crossing: dict[Any, tuple[int, ...]] = {}
+        self._risky: dict[Any, _Risky] = {}
+        self._whole: dict[Any, dict[bytes, TokenSet] | None] = {}
+
+    def risky(self, place: Configuration, memory: Memory, mask: NDArray[np.uint32]) -> _Risky:
+        """Return the tokens of a mask that may be barred at a place, whatever was written."""
+        level = memory.level
+        key = (*place, memory.mode, memory.rule, None if level is None else level.shape)
+        found = self._risky.get(key)
+        if found is None:
+            if len(self._risky) > _MOST_KEPT:
+                self._risky.clear()
+            found = self._risky[key] = self._find_risky(place, memory, mask)
+        return found
+
+    def _find_risky(self, place: Configuration, memory: Memory, mask: NDArray[np.uint32]) -> _Risky:
+        items, mode, level = self._items, memory.mode, memory.level
+        behind_quotes = mode in (STRING, KEY_STRING)
+        crossing = [
+            token
+            for token in _allowed(items.commas_behind_quotes if behind_quotes else items.commas, mask)
+            if not self._is_harmless(place, memory, token)
+        ]
+        if level is None or not level.uniques or (level.written is not None and mode in (VALUE, AFTER, NUMBER)):
+            return _Risky(tuple(crossing), None)
+        if mode == STRING and not self._ends.is_free(place):
+            return _Risky(tuple(crossing), None)
+        others = _allowed(items.quotes, mask) if mode == STRING else tokens_of(mask).tolist()
+        if len(others) > _MOST_TRIED:
+            return _Risky(tuple(crossing), None)
+        return _Risky(tuple(crossing), tuple([t for t in others if not self._is_harmless(place, memory, t, 0)]))
+
+    def _is_harmless(self, place: Configuration, memory: Memory, token: int, ended: int = 1) -> bool:
+        """Return whether a token ends at most so many items, and the open one may become any of infinitely many.
+
+        Answers hold for all memories in which the same arrays are open.
+        """
+        text = self._items.tokens[token]
+        if not text:
+            return True
+        if memory.uniques and not _BRACKETS.isdisjoint(text) and (ended or memory.mode not in (VALUE, COLON)):
+            return False
+        after = memory.read(text)
+        if after is None:
+            return False
+        if not memory.uniques:
+            return after.is_idle and (after.level is memory.level or _BRACKETS.isdisjoint(text))
+        if len(after.uniques) < len(memory.uniques) or (ended and after.mode in (AFTER, NUMBER, LITERAL)):
+            return False
+        if any(now.count > then.count + ended for now, then in zip(after.uniques, memory.uniques, strict=False)):
+            return False
+        at: Configuration | None = place
+        for each in text:
+            at = None if at is None else self._ends.step(at, each)
+        return at is not None and self._ends.is_endless(at, after)
 
     def barred(self, place: Configuration, memory: Memory) -> list[TokenSet]:
         """Return tokens that must not come, at a place where some item may equal an earlier one."""
@@ -45,11 +100,11 @@ class UniqueWalk:
             if each.written is not None and memory.may_equal(each, each.written):
                 return self._walk(place, memory, None)
         if mode == STRING:
-            if self._ends.is_free(place) and (b"\\" not in memory.text or string_is_whole(memory.text)):
+            if self._ends.is_free(place) and string_is_whole(memory.text):
                 return self._closing(string_value(memory.text), written)
             return self._walk(place, memory, None)
         if mode == NUMBER:
-            if self._ends.is_free_number(place) and significant(memory.text)[1]:
+            if significant(memory.text)[1] and self._ends.is_free_number(place):
                 return self._number_ends(memory.text, written)
             return self._walk(place, memory, None)
         return self._between_items(place, memory, level, written)
@@ -94,12 +149,17 @@ class UniqueWalk:
 
     def _whole_strings(self, place: Configuration, memory: Memory) -> dict[bytes, TokenSet] | None:
         """Return the tokens that write a string between items, if strings there may become any; else None."""
-        at: Configuration | None = place
-        for byte in b'"' if memory.mode == VALUE else b',"':
-            at = None if at is None else self._ends.step(at, byte)
-        if at is None or not self._ends.is_free(at):
-            return None
-        return self._items.strings if memory.mode == VALUE else self._items.next_strings
+        key = (*place, memory.mode)
+        if key not in self._whole:
+            at: Configuration | None = place
+            for byte in b'"' if memory.mode == VALUE else b',"':
+                at = None if at is None else self._ends.step(at, byte)
+            is_free = at is not None and self._ends.is_free(at)
+            strings = self._items.strings if memory.mode == VALUE else self._items.next_strings
+            if len(self._whole) > _MOST_KEPT:
+                self._whole.clear()
+            self._whole[key] = strings if is_free else None
+        return self._whole[key]
 
     def _walk(self, place: Configuration, memory: Memory, watched: Written | None) -> list[TokenSet]:
         """Return tokens after which an item is equal to an earlier one, or cannot be distinct.
@@ -112,11 +172,11 @@ class UniqueWalk:
         todo = [(root[0], root[256], place, memory)]
         while todo:
             node, stop, at, before = todo.pop()
-            likely = _likely(before, watched)
+            likely = _likely(before, watched) & ends.bytes_at(at)
             is_free = before.mode == STRING and ends.is_free(at)
             while node < stop:
                 here, node = node, skip[node]
-                if likely is not None and byte[here] not in likely:
+                if byte[here] not in likely:
                     continue
                 if is_free and byte[here] != 34 and not items.has_quote_below(here):
                     continue
@@ -136,43 +196,18 @@ class UniqueWalk:
                 todo.append((here + 1, node, following, after))
         return found
 
-    def crossing(self, place: Configuration, memory: Memory, mask: NDArray[np.uint32]) -> tuple[int, ...]:
-        """Return the tokens of a mask that end an item and may leave no distinct next one, or write an equal one.
 
-        This holds whatever was written.
-        """
-        level = memory.level
-        key = (*place, memory.mode, memory.rule, None if level is None else level.shape)
-        found = self._crossing.get(key)
-        if found is None:
-            items = self._items
-            ids = items.commas_behind_quotes if memory.mode in (STRING, KEY_STRING) else items.commas
-            allowed = ids[(mask[ids >> 5] >> (ids & 31).astype(np.uint32) & 1).astype(np.bool_)]
-            found = tuple([token for token in allowed.tolist() if not self._is_harmless(place, memory, token)])
-            if len(self._crossing) > _MOST_KEPT:
-                self._crossing.clear()
-            self._crossing[key] = found
-        return found
+class _Risky(NamedTuple):
+    """Tokens that may be barred at a place, whatever was written."""
 
-    def _is_harmless(self, place: Configuration, memory: Memory, token: int) -> bool:
-        """Return whether a token ends at most one item, and the next one may become any of infinitely many.
+    crossing: tuple[int, ...]  # that end an item, and after which the next one may be equal or not distinct
+    others: tuple[int, ...] | None  # all that may be barred; None if they are many, or found in another way
 
-        Answers hold for all memories in which the same arrays are open.
-        """
-        text = self._items.tokens[token]
-        after = memory.read(text)
-        if after is None:
-            return False
-        if not memory.uniques:
-            return after.is_idle and (after.level is memory.level or _BRACKETS.isdisjoint(text))
-        if not _BRACKETS.isdisjoint(text) or after.mode not in (STRING, VALUE, KEY, KEY_STRING):
-            return False
-        if any(now.count > then.count + 1 for now, then in zip(after.uniques, memory.uniques, strict=True)):
-            return False
-        at: Configuration | None = place
-        for each in text:
-            at = None if at is None else self._ends.step(at, each)
-        return at is not None and self._ends.is_endless(at, after)
+
+def _allowed(ids: NDArray[np.int64], mask: NDArray[np.uint32]) -> list[int]:
+    """Return those of some tokens that are in a mask."""
+    found: list[int] = ids[(mask[ids >> 5] >> (ids & 31).astype(np.uint32) & 1).astype(np.bool_)].tolist()
+    return found
 
 
 def _may_equal(memory: Memory, watched: Written | None) -> bool:
@@ -190,22 +225,24 @@ def _may_equal(memory: Memory, watched: Written | None) -> bool:
     return False
 
 
-def _likely(memory: Memory, watched: Written | None) -> frozenset[int] | None:
-    """Return the bytes by which an item goes on that may equal an earlier one, and those around items; None for any."""
+def _likely(memory: Memory, watched: Written | None) -> frozenset[int]:
+    """Return the bytes by which an item goes on that may equal an earlier one, and those around items."""
     level = memory.level
-    if level is None or level.written is None or len(level.uniques) > 1:
-        return None
-    among = watched if watched is not None else level.written
-    if memory.mode == VALUE:
-        return among.first_bytes | _SPACE if level.count else None
-    if memory.mode == AFTER:
+    among = watched if watched is not None and level is not None and level.written is not None else memory.candidates()
+    if level is None or among is None:
+        return _ALL
+    mode = memory.mode
+    if mode == VALUE:
+        return among.first_bytes | _SPACE if level.count or not level.is_array else _ALL
+    if mode == AFTER:
         return _AROUND
-    if memory.mode == NUMBER:
+    if mode == NUMBER:
         return _OF_NUMBER
-    if memory.mode == STRING and b"\\" not in memory.text:
+    if mode == STRING and b"\\" not in memory.text and (level.is_array or level.written is not None):
         return among.next_bytes(memory.text) | _QUOTES
-    return None
+    return _ALL
 
 
+_ALL = frozenset(range(256))
 _SPACE = frozenset(b" \t\n\r")
 _QUOTES = frozenset(b'"\\')
