@@ -169,7 +169,7 @@ class Memory:
                 if _keeps(level, mode):
                     kept += text[start:at]
                 else:  # whether an escape is begun
-                    kept = b"\\" if at == size and not is_whole and _is_escaping(kept + text[start:at]) else b""
+                    kept = b"\\" if at == size and not is_whole and is_escaping(kept + text[start:at]) else b""
                 if not is_whole:
                     break
                 at += 1
@@ -366,14 +366,14 @@ def _keeps(level: Level | None, mode: int) -> bool:
     return level.rule is not None if mode == KEY_STRING else level.recorded or level.written is not None
 
 
-def _is_escaping(text: bytes) -> bool:
+def is_escaping(text: bytes) -> bool:
     """Return whether an odd number of backslashes ends a text."""
     return bool((len(text) - len(text.rstrip(b"\\"))) & 1)
 
 
 def _string_end(kept: bytes, text: bytes, at: int) -> tuple[int, bool]:
     """Return where the quote is that ends a string, and True; the end of the text, and False, if there is none."""
-    if kept.endswith(b"\\") and _is_escaping(kept):
+    if kept.endswith(b"\\") and is_escaping(kept):
         at += 1
     while True:
         found = _STOP.search(text, at)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
+from collections.abc import Set
 from typing import Any
 
 from .values import Compound, Value, entry, signed_digits, significant
@@ -100,6 +101,13 @@ class Written:
             while at < len(strings) and len(found) < most and strings[at].startswith(prefix):
                 found.append(strings[at])
                 at += 1
+        return found
+
+    def those_in(self, values: Set[bytes]) -> list[bytes]:
+        """Return the strings that are among some."""
+        found = [each for each in self._recent if type(each) is bytes and each in values]
+        for run in self._runs:
+            found += values & run.values
         return found
 
     def next_bytes(self, prefix: bytes) -> frozenset[int]:

@@ -14,7 +14,7 @@ from ...vocabulary.vocabulary import Vocabulary
 _STRING_END = re.compile(rb'((?:[^"\\]|\\.)*)"', re.DOTALL)
 _STRING = re.compile(rb'[ \t\n\r]*"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _NEXT_STRING = re.compile(rb'[ \t\n\r]*,[ \t\n\r]*"((?:[^"\\]|\\.)*)"', re.DOTALL)
-_NUMBER_END = re.compile(rb"([-+.0-9eE]*)[ \t\n\r,\]}]")
+_NUMBER_END = re.compile(rb"((?:[-+.0-9eE]*[0-9])?)[ \t\n\r,\]}]")
 _FEW = 8  # tokens that are taken out one by one
 _MOST_KEPT = 64  # sets of tokens below a node of the trie
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...lazy.unique.memory import AFTER, COLON, KEY_STRING, LITERAL, NUMBER, STRING, VALUE, Level, Memory
+from ...lazy.unique.memory import AFTER, COLON, KEY_STRING, NUMBER, STRING, VALUE, Level, Memory, is_escaping
 from ...lazy.unique.values import number_value, significant, string_is_whole, string_value
 from ...lazy.unique.written import Written
 from .host_reader import tokens_of
@@ -15,10 +15,10 @@ from .item_tokens import ItemTokens, TokenSet
 from .stack_reader import Configuration
 from .unique_ends import UniqueEnds
 
-_BRACKETS = frozenset(b"[]{}")
 _AROUND = frozenset(b" \t\n\r,]}")
 _OF_NUMBER = frozenset(b"0123456789.eE+-") | _AROUND
-_FEW = 64
+_FEW = 16  # strings that are looked up one by one, and objects of `Written` that are looked through
+_TOLD = (VALUE, AFTER, STRING, NUMBER)  # where an item begins or ends, or is a scalar: `UniqueWalk.barred`
 _MOST_KEPT = 1 << 16
 _MOST_TRIED = 5000  # tokens of one place
 _BYTES = [bytes([byte]) for byte in range(256)]
@@ -40,7 +40,8 @@ class UniqueWalk:
     def risky(self, place: Configuration, memory: Memory, mask: NDArray[np.uint32]) -> _Risky:
         """Return the tokens of a mask that may be barred at a place, whatever was written."""
         level = memory.level
-        key = (*place, memory.mode, memory.rule, None if level is None else level.shape)
+        is_zero = memory.mode == NUMBER and not significant(memory.text)[1]  # which it stays with any exponent
+        key = (*place, memory.mode, memory.rule, None if level is None else level.shape, is_zero)
         found = self._risky.get(key)
         if found is None:
             if len(self._risky) > _MOST_KEPT:
@@ -56,7 +57,7 @@ class UniqueWalk:
             for token in _allowed(items.commas_behind_quotes if behind_quotes else items.commas, mask)
             if not self._is_harmless(place, memory, token)
         ]
-        if level is None or not level.uniques or (level.written is not None and mode in (VALUE, AFTER, NUMBER)):
+        if level is None or not level.uniques or (level.written is not None and mode in _TOLD):
             return _Risky(tuple(crossing), None)
         if mode == STRING and not self._ends.is_free(place):
             return _Risky(tuple(crossing), None)
@@ -73,17 +74,20 @@ class UniqueWalk:
         text = self._items.tokens[token]
         if not text:
             return True
-        if memory.uniques and not _BRACKETS.isdisjoint(text) and (ended or memory.mode not in (VALUE, COLON)):
+        has_brackets = _has_brackets(text, memory)
+        if memory.uniques and has_brackets and (ended or memory.mode not in (VALUE, COLON)):
             return False
         after = memory.read(text)
         if after is None:
             return False
         if not memory.uniques:
-            return after.is_idle and (after.level is memory.level or _BRACKETS.isdisjoint(text))
-        if len(after.uniques) < len(memory.uniques) or (ended and after.mode in (AFTER, NUMBER, LITERAL)):
+            return after.is_idle and (after.level is memory.level or not has_brackets)
+        if len(after.uniques) < len(memory.uniques):
             return False
         if any(now.count > then.count + ended for now, then in zip(after.uniques, memory.uniques, strict=False)):
             return False
+        if ended and after.mode == AFTER:  # an item that is not equal to an earlier one
+            return True
         at: Configuration | None = place
         for each in text:
             at = None if at is None else self._ends.step(at, each)
@@ -111,12 +115,13 @@ class UniqueWalk:
 
     def _closing(self, prefix: bytes, written: Written) -> list[TokenSet]:
         """Return the tokens that end a string equal to an earlier one; as it may become any, no others are barred."""
-        closing = self._items.closing
+        closing, size = self._items.closing, len(prefix)
         strings = written.strings(prefix, _FEW)
         if len(strings) < _FEW:
-            found = [closing.get(each[len(prefix) :]) for each in strings]
+            found = [closing.get(each[size:]) for each in strings]
             return [each for each in found if each is not None]
-        return [tokens for content, tokens in closing.items() if prefix + content in written]
+        whole = {prefix + content for content in closing} if prefix else closing.keys()
+        return [closing[each[size:]] for each in written.those_in(whole)]
 
     def _number_ends(self, text: bytes, written: Written) -> list[TokenSet]:
         """Return the tokens that end a number equal to an earlier one."""
@@ -136,7 +141,7 @@ class UniqueWalk:
                 break
             before = before.before
         if written.has_only_strings and (tokens := self._whole_strings(place, memory)) is not None:
-            found = [each for content, each in tokens.items() if content in written]
+            found = [tokens[each] for each in written.those_in(tokens.keys())]
         elif before is None or key not in before.barred:
             found = self._walk(place, memory, None)
         else:
@@ -169,7 +174,7 @@ class UniqueWalk:
         items, ends = self._items, self._ends
         byte, skip, start, root = items.byte, items.skip, items.start, items.root
         found: list[TokenSet] = []
-        todo = [(root[0], root[256], place, memory)]
+        todo = [(root[b], root[b + 1], place, memory) for b in _likely(memory, watched) if root[b] < root[b + 1]]
         while todo:
             node, stop, at, before = todo.pop()
             likely = _likely(before, watched) & ends.bytes_at(at)
@@ -202,6 +207,19 @@ class _Risky(NamedTuple):
 
     crossing: tuple[int, ...]  # that end an item, and after which the next one may be equal or not distinct
     others: tuple[int, ...] | None  # all that may be barred; None if they are many, or found in another way
+
+
+def _has_brackets(text: bytes, memory: Memory) -> bool:
+    """Return whether a token opens or closes an array or object, where a text stands."""
+    is_string, is_escape = memory.mode in (STRING, KEY_STRING), is_escaping(memory.text)
+    for byte in text:
+        if is_string and (is_escape or byte == 92):
+            is_escape = not is_escape
+        elif byte == 34:
+            is_string = not is_string
+        elif not is_string and byte in b"[]{}":
+            return True
+    return False
 
 
 def _allowed(ids: NDArray[np.int64], mask: NDArray[np.uint32]) -> list[int]:
