@@ -16,6 +16,7 @@ from ..compile.json_schema.layout import Whitespace
 from ..compile.json_schema.source import text_of
 from ..compile.regex.lower import engine_flags
 from ..errors import ConstraintError, Unenforced
+from ..lazy.lazy_table import LazyTable
 from .families import FAMILIES, tag_of
 from .refusals import Refused
 from .requests import (
@@ -157,7 +158,9 @@ class Constraint:
                 if self.family in FAMILIES:
                     cache.compile(replace(self, source=[each], answer=None).to_compile("spaced"), budget)
                 else:
-                    cache.compile_json_schema(each.parameters, budget=budget, **options)
+                    made = cache.compile_json_schema(each.parameters, budget=budget, **options)
+                    if isinstance(made, LazyTable) and made.unique is not None:  # which no tag can remember
+                        raise made.unique.refused
             except ConstraintError as own:
                 found.append((each, _within_schema(own)))
                 if own.limit == "seconds":  # none are left for the others

@@ -146,7 +146,7 @@ def _with_unique_items(asked: Request, vocabulary: Vocabulary, meter: Meter) -> 
         raise _also_refused(refused, str(reason)) from None
     rule = rules.rule(node)
     made = _lazily(widened, vocabulary, meter)
-    return made if rule is None else made.seeing_to(UniqueItems(rule, vocabulary), _no_table(refused))
+    return made if rule is None else made.seeing_to(UniqueItems(rule, vocabulary, refused), _no_table(refused))
 
 
 def _also_refused(refused: SchemaError, why: str) -> SchemaError:

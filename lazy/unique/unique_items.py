@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from ...errors import SchemaError
 from ...vocabulary.vocabulary import Vocabulary
 from .memory import Memory, Rule, start
 
@@ -18,11 +19,13 @@ class _Parts(dict[Any, Any]):
 class UniqueItems:
     """Which arrays of a lazy table have distinct items.
 
-    rule: that of the whole text's value. vocabulary: that of the table; it has a token for each byte.
+    rule: that of the whole text's value. vocabulary: that of the table; it has a token for each byte. refused: the
+    error of a compiler that has nothing but states.
     """
 
-    def __init__(self, rule: Rule, vocabulary: Vocabulary) -> None:
+    def __init__(self, rule: Rule, vocabulary: Vocabulary, refused: SchemaError) -> None:
         self.start: Memory = start(rule)
+        self.refused = refused
         self.tokens = vocabulary.tokens
         self._vocabulary = vocabulary
 

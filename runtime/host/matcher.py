@@ -528,6 +528,11 @@ def _bounded(table: Constraint, max_tokens: int) -> HostReader[Any] | None:
     reader = reader_of(table, False)
     if not reader.grows:  # it is complete
         return None
+    if table.unique is not None:
+        raise ConstraintError(
+            "max_tokens cannot be kept where a matcher sees to uniqueItems: it is not known how many tokens a distinct "
+            "item takes. Leave max_tokens out where a text may be cut"
+        )
     nearest = reader.distance(reader.start())
     if nearest == UNREACHABLE and table.is_small:
         return None
