@@ -129,8 +129,6 @@ def _with_unique_items(asked: Request, vocabulary: Vocabulary, meter: Meter) -> 
         if error.keyword != UNIQUE or not any(isinstance(each, AllowKeyword) for each in error.remedies):
             raise
         refused = error
-    if not vocabulary.spells_all_bytes:
-        raise _also_refused(refused, "the vocabulary has no token for each byte, by which a matcher would see to it")
     from ..json_schema.keywords import formula
     from ..json_schema.unique_rules import DependsError, UniqueRules
 

@@ -42,7 +42,7 @@ class TokenSet:
 
 
 class ItemTokens:
-    """The tokens of a vocabulary that has one for each byte: see `UniqueWalk`.
+    """The tokens of a vocabulary that has one for each byte of UTF-8: see `UniqueWalk`.
 
     closing, strings, next_strings: those that end a string, write a whole one, or write one behind a comma, by its
     characters that are in the token. number_ends: those that end a number, by what of it is in the token.
@@ -54,7 +54,7 @@ class ItemTokens:
         self.byte, self.skip = memoryview(trie.byte), memoryview(trie.skip)
         self.start, self.root = memoryview(trie.token_start), memoryview(trie.root_start)
         of_byte = {text[0]: token for token, text in enumerate(tokens) if len(text) == 1}
-        self.byte_tokens = [of_byte[byte] for byte in range(256)]
+        self.byte_tokens = [of_byte.get(byte, -1) for byte in range(256)]  # -1 for a byte that UTF-8 does not use
         commas = [token for token, text in enumerate(tokens) if b"," in text]
         self.commas = np.array(commas, np.int64)
         self.commas_behind_quotes = np.array([token for token in commas if b'"' in tokens[token]], np.int64)

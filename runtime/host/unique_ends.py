@@ -37,7 +37,8 @@ class UniqueEnds:
 
     def step(self, place: Configuration, byte: int) -> Configuration | None:
         """Return the place behind a byte; None where it is not allowed."""
-        return self._reader.step(place, self._byte_tokens[byte])
+        token = self._byte_tokens[byte]
+        return None if token < 0 else self._reader.step(place, token)
 
     def bytes_at(self, place: Configuration) -> frozenset[int]:
         """Return the bytes that may follow."""
@@ -46,7 +47,8 @@ class UniqueEnds:
             if len(self._bytes_at) > _MOST_KEPT:
                 self._bytes_at.clear()
             mask = memoryview(self._reader.mask(place))
-            found = frozenset([b for b, token in enumerate(self._byte_tokens) if mask[token >> 5] >> (token & 31) & 1])
+            tokens = enumerate(self._byte_tokens)
+            found = frozenset([byte for byte, t in tokens if t >= 0 and mask[t >> 5] >> (t & 31) & 1])
             self._bytes_at[place] = found
         return found
 
@@ -66,7 +68,7 @@ class UniqueEnds:
         return True
 
     def _key(self, place: Configuration, memory: Memory, i: int) -> Any:
-        """Return what the items depend on that begin like that of the i-th unique array; None if on what was written."""
+        """Return on what the items depend that begin like that of the i-th unique array; None if on what was written."""
         if any(each.written is not None and each.written.size for each in memory.uniques[i + 1 :]):
             return None
         return (*place, i, memory.mode == NUMBER and _is_settled(memory.text))

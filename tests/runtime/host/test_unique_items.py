@@ -1,0 +1,264 @@
+"""Arrays of distinct items: what a matcher remembers, beside `jsonschema` and beside trying each token."""
+
+import copy
+import json
+import pickle
+import random
+from decimal import Decimal
+
+import jsonschema
+import numpy as np
+import pytest
+
+import maskwright as mw
+from maskwright.errors import ConstraintError, NoTableError, SchemaError
+
+ACROSS = [
+    b'{"', b'"a"', b'","', b"1,1", b"12", b",1", b'",', b'"]', b'", "', b"],[", b"[1", b"[[", b"}]", b"},{", b'{"a":',
+    b'":1', b"0,0", b'"b","b"', b'"a","', b"1]", b"],", b',"a"', b'"a":1,"b":', b"1.0", b"e0", b'a"', b"ab", b"true",
+    b",true", b"null,", b"\\u00", b"61", b'"b":', b"true,true", b"[1,1]", b"],[1,", b"[],[]", b":[1,1", b'":[1,',
+]  # fmt: skip
+"""Tokens that begin in one item and end in another."""
+VOCAB = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), *ACROSS], eos=0)
+UNIQUE = {"type": "array", "uniqueItems": True}
+
+
+def written(text):
+    """Return tokens of one byte each."""
+    return [1 + byte for byte in text.encode()]
+
+
+def fits(table, text):
+    """Return whether a matcher reads a text, and whether the table says the same."""
+    matcher = mw.Matcher(table, VOCAB)
+    found = all(map(matcher.advance, written(text))) and matcher.is_accepting
+    assert table.accepts([*written(text), 0]) == found
+    return found
+
+
+CASES = [
+    (UNIQUE, ["[]", "[1]", "[1, true]", "[0, false, null]", '["1", 1]', "[[], {}]"], ["[1, 1]", "[null,null]"]),
+    (UNIQUE, ["[1, 10, 0.1]", "[-1, 1]"], ["[1, 1.0]", "[100, 1e2]", "[0, -0.0e7]", "[1e0, 10e-1]", "[5e-1, 0.50]"]),
+    (UNIQUE, [r'["a", "\u0062"]', r'["\u00e9", "e"]'], [r'["a", "\u0061"]', r'["/", "\/"]', '["é", "\\u00E9"]']),
+    (UNIQUE, ['[{"a": 1}, {"a": 2}]', "[[1, 2], [2, 1]]"], ['[{"a":1,"b":2}, {"b":2.0,"a":1}]', "[[1], [1.0]]"]),
+    (UNIQUE, ['[{"a":1},{"a":1,"b":1}]'], ['[{"a":2},{"a":1,"a":2}]', "[[[]], [[]]]", "[{},{}]"]),
+    (UNIQUE, [r'["\ud83d\ude00", "x"]'], ['["\U0001f600", "\\ud83d\\ude00"]']),
+    ({**UNIQUE, "items": {"type": "integer"}}, ["[0, 1, 2]", "[-1, 1]"], ["[0, 0]", "[0, -0]", "[7, 7]"]),
+    ({**UNIQUE, "items": {"type": "integer", "minimum": 0, "maximum": 40}}, ["[4, 40, 0]"], ["[4, 4]", "[40, 40]"]),
+    ({**UNIQUE, "items": UNIQUE}, ["[[1], [2]]", "[[], [1, 2], [2, 1]]"], ["[[1], [1]]", "[[1, 1]]", "[[],[]]"]),
+    ({**UNIQUE, "items": {"type": "string"}, "minItems": 3}, ['["a", "b", "c"]'], ['["a", "b", "b"]', '["a", "b"]']),
+    ({"properties": {"a": UNIQUE, "b": {"type": "array"}}}, ['{"a":[1],"b":[1,1]}'], ['{"a":[1,1]}']),
+    ({"patternProperties": {"^x": UNIQUE}}, ['{"y":[1,1],"x":[1]}'], ['{"x":[1,1]}', '{"y":[1,1],"xy":[1,1]}']),
+    ({"items": {"$ref": "#/$defs/a"}, "$defs": {"a": UNIQUE}}, ["[[1],[1]]"], ["[[1,1]]"]),
+    ({"anyOf": [{"type": "string"}, {**UNIQUE, "items": {"type": "string"}}]}, ['"a"', '["a","b"]'], ['["a","a"]']),
+    (
+        {"properties": {"a": {"$ref": "#"}, "b": UNIQUE}, "additionalProperties": False},
+        ['{"a":{"b":[1]},"b":[1]}'], ['{"a":{"b":[1,1]}}', '{"a":{"a":{"b":[2,2]}}}', '{"a":{},"b":[1,1]}'],
+    ),
+    ({"allOf": [{"type": "array", "items": {"type": "string"}}, {"uniqueItems": True}]}, ['["a"]'], ['["a","a"]']),
+    ({**UNIQUE, "prefixItems": [{"type": "string"}], "items": {"type": "integer"}}, ['["1",1]'], ['["1",1,1]']),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "accepted", "rejected"), CASES)
+def test_equal_items_are_refused_however_they_are_written(schema, accepted, rejected):
+    table = mw.compile_json_schema(schema, VOCAB)
+    assert all(fits(table, text) for text in accepted)
+    assert not any(fits(table, text) for text in rejected)
+    assert table.unenforced == ()
+
+
+def scalar(rng):
+    return rng.choice(
+        [
+            {"type": "string"}, {"type": "string", "maxLength": 1}, {"type": "integer"}, {"type": "number"}, {},
+            {"type": "integer", "minimum": 0, "maximum": 30}, {"type": "string", "pattern": "^(a|bc*)$"},
+            {"type": "string", "pattern": "^[ab]{1,4}$"}, {"enum": [1, 2, 1.5, "a", None, True, [1], {"a": 1}]},
+            {"type": ["string", "integer", "null", "boolean"]}, {"type": "number", "multipleOf": 0.5},
+            {"type": "number", "minimum": 0, "maximum": 0.2}, {"type": "boolean"}, {"enum": [str(i) for i in range(20)]},
+        ]
+    )  # fmt: skip
+
+
+def schema_of(rng, depth=0):
+    """Return a random schema, with arrays of distinct items of all kinds."""
+    kind = rng.random()
+    if depth > 2 or kind < 0.3:
+        return scalar(rng)
+    if kind < 0.65:
+        found = {"type": "array", "items": schema_of(rng, depth + 1), "uniqueItems": rng.random() < 0.8}
+        options = {"minItems": rng.choice([1, 2]), "maxItems": rng.choice([3, 5]), "contains": scalar(rng)}
+        options["prefixItems"] = [schema_of(rng, depth + 2)]
+        return found | {key: value for key, value in options.items() if rng.random() < 0.15}
+    if kind < 0.9:
+        properties = {key: schema_of(rng, depth + 1) for key in rng.sample("abc", 2)}
+        options = {"additionalProperties": rng.random() < 0.3, "required": list(properties)}
+        chosen = {key: value for key, value in options.items() if rng.random() < 0.6}
+        return {"type": "object", "properties": properties, **chosen}
+    return {"anyOf": [schema_of(rng, depth + 1), {"type": "string"}]}
+
+
+def lists(seed, count):
+    """Yield tables of random schemas that a matcher sees to, with the schemas."""
+    rng = random.Random(seed)
+    while count:
+        schema = {"type": "array", "items": schema_of(rng), "uniqueItems": True}
+        try:
+            table = mw.compile_json_schema(schema, VOCAB, whitespace=rng.choice(["compact", "flexible", "spaced"]))
+        except SchemaError:
+            continue
+        if table.unique is not None:
+            count -= 1
+            yield rng, schema, table
+
+
+def exact(text):
+    return json.loads(text, parse_float=Decimal)
+
+
+def allowed(matcher):
+    return [int(i) for i in np.flatnonzero(np.unpackbits(matcher.mask().view(np.uint8), bitorder="little"))]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_masks_are_the_tokens_that_can_be_taken_and_no_text_comes_to_a_dead_end(seed):
+    texts = 0
+    for rng, schema, table in lists(seed, 25):
+        validator = jsonschema.Draft202012Validator(exact(json.dumps(schema)))
+        matcher, length, tokens = mw.Matcher(table, VOCAB), rng.choice([10, 30, 60]), []
+        while len(tokens) < length + 150:
+            free = allowed(matcher)
+            assert free, (schema, VOCAB.decode(tokens))
+            if rng.random() < 0.2:
+                assert free == [t for t in range(VOCAB.size) if matcher.copy().advance(t)], (schema, tokens)
+            if free == [0] or (0 in free and (len(tokens) >= length or rng.random() < 0.3)):
+                break
+            choices = [t for t in free if t]
+            likely = [t for t in choices if VOCAB.tokens[t] in (b"a", b'"', b"1", b",", b"]", b"b", b"0", b"}")]
+            across = [t for t in choices if t > 256]
+            if len(tokens) >= length:
+                choices = [t for t in choices if VOCAB.tokens[t] in (b'"', b"]", b"}", b",")] or choices
+            else:
+                choices = rng.choice([likely, across, choices]) or choices
+            tokens.append(rng.choice(choices))
+            assert matcher.advance(tokens[-1]), (schema, VOCAB.decode(tokens))
+        if matcher.is_accepting and b"\\ud" not in VOCAB.decode(tokens).lower():
+            texts += 1
+            assert validator.is_valid(exact(VOCAB.decode(tokens))), (schema, VOCAB.decode(tokens))
+    assert texts > 10
+
+
+VALUES = [
+    *("1", "1.0", "10e-1", "2", "0", "-0", "0.0", "true", "false", "null", '"a"', r'"\u0061"', '"b"', '"1"', "[]"),
+    *("[1]", "[1.0]", '{"a":1}', '{"a":1,"b":2}', '{"b":2,"a":1.0}', "{}", "10", "1e1", "[true]", "[[]]", "[null,1]"),
+]
+
+
+def random_text(rng, depth=0):
+    kind = rng.random()
+    if depth < 3 and kind < 0.25:
+        return "[" + ",".join(random_text(rng, depth + 1) for _ in range(rng.randrange(4))) + "]"
+    if depth < 3 and kind < 0.35:
+        keys = rng.sample("abc", rng.randrange(3))
+        return "{" + ",".join(f'"{key}":{random_text(rng, depth + 1)}' for key in keys) + "}"
+    return rng.choice(VALUES)
+
+
+@pytest.mark.parametrize("schema", [UNIQUE, {"type": "array", "items": {"anyOf": [UNIQUE, {"not": {"type": "array"}}]}}])
+def test_random_arrays_of_all_types_are_judged_as_jsonschema_judges_them(schema):
+    rng = random.Random(5)
+    table, validator = mw.compile_json_schema(schema, VOCAB), jsonschema.Draft202012Validator(schema)
+    judged = set()
+    for _ in range(4000):
+        text = "[" + ",".join(random_text(rng) for _ in range(rng.randrange(1, 5))) + "]"
+        found = table.unique.accepts(written(text))  # the machine reads all of these texts
+        assert found == validator.is_valid(exact(text)), text
+        judged.add(found)
+        if rng.random() < 0.1:
+            assert fits(table, text) == found
+    assert judged == {True, False}
+
+
+def test_matchers_go_back_part_and_begin_again():
+    table = mw.compile_json_schema(UNIQUE, VOCAB)
+    matcher = mw.Matcher(table, VOCAB)
+    assert matcher.accept_tokens(written('["a","b"'))
+    other = copy.copy(matcher)
+    assert matcher.accept_tokens(written(',"c"'))
+    assert not matcher.accepts(written(',"c"]'))
+    assert other.accepts(written(',"c"]'))
+    matcher.rollback(4)
+    assert matcher.accepts(written(',"c"]'))
+    sent = pickle.loads(pickle.dumps(matcher))
+    assert np.array_equal(sent.mask(), matcher.mask())
+    assert not sent.accepts(written(',"b"]'))
+    matcher.reset()
+    assert matcher.accept_tokens(written('["b"]'))
+    assert matcher.advance(0)
+    assert matcher.is_terminated
+
+
+def test_what_must_follow_does_not_make_items_equal():
+    table = mw.compile_json_schema({**UNIQUE, "items": {"enum": [f"item {i}" for i in range(20)]}}, VOCAB)
+    matcher = mw.Matcher(table, VOCAB)
+    assert matcher.forced_text() == b"["
+    assert matcher.accept_tokens(written('["item 1'))
+    assert matcher.copy().accepts(written('"]'))
+    assert matcher.accept_tokens(written('","item 1'))
+    assert matcher.forced_text() == b""  # one of ten digits, and no quote
+    assert not matcher.advance(written('"')[0])
+    for i in range(2, 10):
+        assert matcher.accept_tokens(written(f'{i}","item 1' if i == 2 else f'{i}","item 1'))
+
+
+def test_several_end_tokens_end_a_text():
+    vocabulary = mw.Vocabulary.from_bytes([*VOCAB.tokens, b""], eos=(0, VOCAB.size))
+    table = mw.compile_json_schema({**UNIQUE, "items": {"type": "string"}}, vocabulary)
+    matcher = mw.Matcher(table, vocabulary)
+    assert matcher.accept_tokens(written('["a"]'))
+    assert {0, VOCAB.size} <= set(allowed(matcher))
+    assert matcher.advance(VOCAB.size)
+    assert matcher.is_terminated
+
+
+def test_batches_and_bitmasks_have_the_same_masks():
+    table = mw.compile_json_schema({**UNIQUE, "items": {"type": "integer"}}, VOCAB)
+    matcher = mw.Matcher(table, VOCAB)
+    assert matcher.accept_tokens(written("[1,12,"))
+    rows = np.zeros((2, -(-VOCAB.size // 32)), np.int32)
+    matcher.fill_bitmask(rows, 1)
+    assert np.array_equal(rows[1].view(np.uint32), matcher.mask())
+
+
+def test_no_table_and_no_number_of_tokens_is_promised():
+    table = mw.compile_json_schema(UNIQUE, VOCAB)
+    with pytest.raises(NoTableError, match="uniqueItems"):
+        table.to_table()
+    with pytest.raises(ConstraintError, match="max_tokens cannot be kept where a matcher sees to uniqueItems"):
+        mw.Matcher(table, VOCAB, max_tokens=100)
+    with pytest.raises(SchemaError, match="/uniqueItems"):
+        mw.compile_json_schema(UNIQUE, VOCAB, lazy=False)
+    small = mw.compile_json_schema({**UNIQUE, "items": {"enum": [1, 2, 3]}}, VOCAB)
+    assert small.unique is None  # of few values there is a table
+    assert small.to_table().accepts(written("[1,2]"))
+    without = mw.compile_json_schema(UNIQUE, VOCAB, allow=["uniqueItems"])
+    assert without.unique is None
+    assert without.accepts(written("[1,1]"))
+
+
+REFUSED = [
+    ({"not": UNIQUE}, "/not/uniqueItems", "under not"),
+    ({"anyOf": [UNIQUE, {"type": "array", "items": {"type": "string"}}]}, "/anyOf/0/uniqueItems", "not in all"),
+    ({"if": {"required": ["a"]}, "then": {"properties": {"a": UNIQUE}}}, "/then/properties/a/uniqueItems", "not in all"),
+    ({**UNIQUE, "contains": {"type": "string"}, "maxContains": 2}, "/uniqueItems", "contains counts"),
+    ({**UNIQUE, "items": {"type": "integer", "minimum": 1, "maximum": 20}, "minItems": 21}, "/uniqueItems", "fewer"),
+    ({"contains": UNIQUE}, "/contains/uniqueItems", "contains"),
+]
+
+
+@pytest.mark.parametrize(("schema", "pointer", "why"), REFUSED)
+def test_what_depends_on_something_else_is_refused_by_name(schema, pointer, why):
+    with pytest.raises(SchemaError) as found:
+        mw.compile_json_schema(schema, VOCAB)
+    assert (found.value.pointer, found.value.keyword) == (pointer, "uniqueItems")
+    assert why in str(found.value)
