@@ -196,7 +196,8 @@ class LazyTable:
             (N,) bool.
         """
         machine = self._machine  # another thread may complete the table meanwhile
-        if machine is None or (machine.most_frames_required > -MOST_DEPTH and self.unique is None):  # frames may run out
+        may_run_out = machine is not None and machine.most_frames_required > -MOST_DEPTH  # of frames
+        if machine is None or (may_run_out and self.unique is None):
             return self.to_table().contains(sids)
         rows = as_eos(token_rows(sids), self.eos, self.other_ends).tolist()
         return np.array(

@@ -55,10 +55,10 @@ class Level:
         self.earlier: Level | None = None  # before its last value
         self.last: Value = None  # that value, if values are recorded
         self.name: int | str = 0  # and its index or key
-        self.recorded = below is not None and (below.recorded or below.written is not None)
+        self.recorded: bool = below is not None and (below.recorded or below.written is not None)
         self.written: Written | None = EMPTY if is_array and rule is not None and rule.is_unique else None
         around: tuple[Level, ...] = () if below is None else below.uniques
-        self.uniques = around if self.written is None else (*around, self)
+        self.uniques: tuple[Level, ...] = around if self.written is None else (*around, self)
         self.shape: Any = (None if below is None else below.shape, is_array, rule)
         self.matching: Any = None  # what is kept of `Memory.matching`
         self.digest = b""  # once `code` was asked for
@@ -163,7 +163,7 @@ class Memory:
         at, size = 0, len(text)
         value: Value
         while at < size:
-            if mode == STRING or mode == KEY_STRING:
+            if mode in (STRING, KEY_STRING):
                 start = at
                 at, is_whole = _string_end(kept, text, at)
                 if _keeps(level, mode):
@@ -178,9 +178,10 @@ class Memory:
                 else:
                     assert level is not None
                     mode = COLON
-                    if level.rule is not None:
+                    known = level.rule
+                    if known is not None:
                         key = string_value(kept).decode("utf-8", "surrogatepass")
-                        level, rule = level.with_key(key), level.rule.member(key)
+                        level, rule = level.with_key(key), known.member(key)
                     kept = b""
                     continue
             elif mode == NUMBER:
@@ -321,8 +322,9 @@ def _whole(level: Level, unique: Level, among: Written) -> Written | None:
 
 
 def _matching(level: Level, unique: Level, among: Written) -> list[Any]:
-    """Return the arrays or objects that an open one may still become, so that an item of an array equals one of some."""
+    """Return the arrays or objects that an open one may still become, so that an item equals one of some."""
     later: list[Level] = []
+    values: list[Any]
     at = level
     while True:
         if at.matching is not None and at.matching[0] is among:

@@ -19,8 +19,8 @@ class _Parts(dict[Any, Any]):
 class UniqueItems:
     """Which arrays of a lazy table have distinct items.
 
-    rule: that of the whole text's value. vocabulary: that of the table; refused: the error of a compiler that has nothing
-    but states.
+    rule: that of the whole text's value. vocabulary: that of the table. refused: the error of a compiler that has
+    nothing but states.
     """
 
     def __init__(self, rule: Rule, vocabulary: Vocabulary, refused: SchemaError) -> None:

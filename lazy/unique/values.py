@@ -35,7 +35,7 @@ class Compound:
         return hash(self.digest)
 
 
-Value: TypeAlias = "bool | None | bytes | tuple[str, int] | Compound"
+Value: TypeAlias = "bool | bytes | tuple[str, int] | Compound | None"
 
 
 def entry(key: int | str, value: Value) -> bytes:
@@ -92,9 +92,9 @@ def signed_digits(value: tuple[str, int]) -> str:
 
 
 def string_value(content: bytes) -> bytes:
-    """Return the characters of a string, whose content is given as it is written, in UTF-8.
+    r"""Return the characters of a string, whose content is given as it is written, in UTF-8.
 
-    >>> string_value(rb"\\u0061\\/")
+    >>> string_value(rb"\u0061\/")
     b'a/'
     """
     return content if b"\\" not in content else _ESCAPES.sub(_unescaped, content)
@@ -109,10 +109,10 @@ _ESCAPES = re.compile(rb"(?:\\u[0-9a-fA-F]{4})+|\\[^u]")
 
 
 def begun_string(content: bytes) -> bytes:
-    """Return the first characters of a string of which the first part is written, without an escape that is not.
+    r"""Return the first characters of a string of which the first part is written, without an escape that is not.
 
-    >>> begun_string(rb"a\\n\\u00"), begun_string(rb"a\\ud83d")
-    (b'a\\n', b'a')
+    >>> begun_string(rb"a\n\u00"), begun_string(rb"a\ud83d")
+    (b'a\n', b'a')
     """
     return content if b"\\" not in content else string_value(content[: _end_of_escapes(content)])
 

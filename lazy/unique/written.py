@@ -184,9 +184,10 @@ class _Run:
     def __init__(self, values: tuple[Value, ...], *parts: _Run) -> None:
         if parts:
             first, other = parts
-            self.values = first.values | other.values
-            self.strings, self.digits = sorted(first.strings + other.strings), sorted(first.digits + other.digits)
-            self.compounds = first.compounds + other.compounds
+            self.values: frozenset[Value] = first.values | other.values
+            self.strings: list[bytes] = sorted(first.strings + other.strings)
+            self.digits: list[str] = sorted(first.digits + other.digits)
+            self.compounds: list[Compound] = first.compounds + other.compounds
             self.first_bytes: frozenset[int] = first.first_bytes | other.first_bytes
             return
         self.values = frozenset(values)

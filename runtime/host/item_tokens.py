@@ -51,8 +51,8 @@ class ItemTokens:
     def __init__(self, vocabulary: Vocabulary) -> None:
         trie, tokens = vocabulary.trie, vocabulary.tokens
         self.tokens = tokens
-        self.byte, self.skip = memoryview(trie.byte), memoryview(trie.skip)
-        self.start, self.root = memoryview(trie.token_start), memoryview(trie.root_start)
+        self.byte, self.skip = trie.byte.data, trie.skip.data
+        self.start, self.root = trie.token_start.data, trie.root_start.data
         of_byte = {text[0]: token for token, text in enumerate(tokens) if len(text) == 1}
         self.byte_tokens = [of_byte.get(byte, -1) for byte in range(256)]  # -1 for a byte that UTF-8 does not use
         commas = [token for token, text in enumerate(tokens) if b"," in text]
@@ -65,12 +65,12 @@ class ItemTokens:
         ends = [(token, text) for token, text in enumerate(tokens) if text and text[0] in b"+-.0123456789eE \t\n\r,]}"]
         self.number_ends = _by_content(ends, _NUMBER_END)
         self._order = trie.token
-        self._quotes = memoryview(np.concatenate(([0], np.cumsum(trie.byte == 34))).astype(np.int32))
+        self._quotes = np.concatenate(([0], np.cumsum(trie.byte == 34))).astype(np.int32).data
         self._below: dict[tuple[int, int], TokenSet] = {}
 
     def has_quote_below(self, node: int) -> bool:
         """Return whether a quote stands below a node of the trie."""
-        return self._quotes[self.skip[node]] > self._quotes[node + 1]
+        return bool(self._quotes[self.skip[node]] > self._quotes[node + 1])
 
     def between(self, first: int, stop: int) -> TokenSet:
         """Return the tokens from one place of the trie's order to before another."""

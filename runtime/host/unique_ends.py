@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...lazy.unique.memory import AFTER, KEY_STRING, NUMBER, STRING, Level, Memory
-from ...lazy.unique.values import number_value
+from ...lazy.unique.values import significant
 from .stack_reader import Configuration, Stack, StackReader
 
 _MOST_STEPS = 50_000  # of one search
@@ -46,7 +46,7 @@ class UniqueEnds:
         if found is None:
             if len(self._bytes_at) > _MOST_KEPT:
                 self._bytes_at.clear()
-            mask = memoryview(self._reader.mask(place))
+            mask = self._reader.mask(place).data
             tokens = enumerate(self._byte_tokens)
             found = frozenset([byte for byte, t in tokens if t >= 0 and mask[t >> 5] >> (t & 31) & 1])
             self._bytes_at[place] = found
@@ -68,7 +68,7 @@ class UniqueEnds:
         return True
 
     def _key(self, place: Configuration, memory: Memory, i: int) -> Any:
-        """Return on what the items depend that begin like that of the i-th unique array; None if on what was written."""
+        """Return what items depend on that begin like that of the i-th unique array; None if on what was written."""
         if any(each.written is not None and each.written.size for each in memory.uniques[i + 1 :]):
             return None
         return (*place, i, memory.mode == NUMBER and _is_settled(memory.text))
@@ -283,7 +283,7 @@ def _is_more(before: Memory, after: Memory) -> bool:
         return _progress(before.text) != _progress(after.text)
     if after.text != before.text or after.mode != before.mode:
         return True
-    return _contents(before.level) != _contents(after.level)
+    return bool(_contents(before.level) != _contents(after.level))
 
 
 def _contents(level: Level | None) -> Any:
@@ -304,7 +304,7 @@ def _progress(text: bytes) -> bytes:
 def _is_settled(text: bytes) -> bool:
     """Return whether a number with an exponent is 0 whatever the exponent is."""
     plain, e, _ = text.lower().partition(b"e")
-    return bool(e) and number_value(plain)[0] == "0"
+    return bool(e) and significant(plain)[1] == ""
 
 
 def _may_be_endless(found: frozenset[int], memory: Memory) -> bool:

@@ -11,7 +11,7 @@ from ...kernels.limits import UNREACHABLE
 from ...lazy.unique.memory import Memory
 from ...lazy.unique.unique_items import UniqueItems
 from .host_reader import HostReader, tokens_of
-from .item_tokens import ItemTokens
+from .item_tokens import ItemTokens, TokenSet
 from .lazy_reader import LazyReader
 from .stack_reader import Stack
 from .unique_ends import UniqueEnds
@@ -68,7 +68,8 @@ class UniqueReader(HostReader[UniquePlace]):
         if memory.is_idle:
             return mask
         risky = self._walk.risky(inside, memory, mask)
-        tried, barred = risky.crossing, ()
+        tried = risky.crossing
+        barred: list[TokenSet] = []
         if memory.may_repeat:
             if risky.others is None:
                 barred = self._walk.barred(inside, memory)

@@ -191,7 +191,7 @@ def test_requests_are_checked_and_the_manager_has_its_backend(monkeypatch):
     assert ask(regex="a+", stops=(0,)).structured_outputs._backend == "maskwright"
     for asked, field, said in (
         ({"json": '{"properties": {"a": {"type": "strin"}}}'}, "json", "/properties/a/type: "),
-        ({"json": '{"not": {"uniqueItems": true}}'}, "json", 'with "allow": ["uniqueItems"] in MASKWRIGHT_ENGINE_OPTIONS'),
+        ({"json": '{"not": {"uniqueItems": true}}'}, "json", 'with "allow": ["uniqueItems"] in MASKWRIGHT_ENGINE_'),
         ({"regex": "(a"}, "regex", "never closed"),
         ({"grammar": "root ::= x"}, "grammar", "line 1, column 10"),
         ({"json": "{}", "whitespace_pattern": " "}, "whitespace_pattern", "is not enforced"),

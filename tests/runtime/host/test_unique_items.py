@@ -75,7 +75,8 @@ def scalar(rng):
             {"type": "integer", "minimum": 0, "maximum": 30}, {"type": "string", "pattern": "^(a|bc*)$"},
             {"type": "string", "pattern": "^[ab]{1,4}$"}, {"enum": [1, 2, 1.5, "a", None, True, [1], {"a": 1}]},
             {"type": ["string", "integer", "null", "boolean"]}, {"type": "number", "multipleOf": 0.5},
-            {"type": "number", "minimum": 0, "maximum": 0.2}, {"type": "boolean"}, {"enum": [str(i) for i in range(20)]},
+            {"type": "number", "minimum": 0, "maximum": 0.2}, {"type": "boolean"},
+            {"enum": [str(i) for i in range(20)]},
         ]
     )  # fmt: skip
 
@@ -164,7 +165,10 @@ def random_text(rng, depth=0):
     return rng.choice(VALUES)
 
 
-@pytest.mark.parametrize("schema", [UNIQUE, {"type": "array", "items": {"anyOf": [UNIQUE, {"not": {"type": "array"}}]}}])
+INSIDE = {"type": "array", "items": {"anyOf": [UNIQUE, {"not": {"type": "array"}}]}}
+
+
+@pytest.mark.parametrize("schema", [UNIQUE, INSIDE])
 def test_random_arrays_of_all_types_are_judged_as_jsonschema_judges_them(schema):
     rng = random.Random(5)
     table, validator = mw.compile_json_schema(schema, VOCAB), jsonschema.Draft202012Validator(schema)
@@ -208,7 +212,7 @@ def test_what_must_follow_does_not_make_items_equal():
     assert matcher.forced_text() == b""  # one of ten digits, and no quote
     assert not matcher.advance(written('"')[0])
     for i in range(2, 10):
-        assert matcher.accept_tokens(written(f'{i}","item 1' if i == 2 else f'{i}","item 1'))
+        assert matcher.accept_tokens(written(f'{i}","item 1'))
 
 
 def test_several_end_tokens_end_a_text():
@@ -249,7 +253,7 @@ def test_no_table_and_no_number_of_tokens_is_promised():
 REFUSED = [
     ({"not": UNIQUE}, "/not/uniqueItems", "under not"),
     ({"anyOf": [UNIQUE, {"type": "array", "items": {"type": "string"}}]}, "/anyOf/0/uniqueItems", "not in all"),
-    ({"if": {"required": ["a"]}, "then": {"properties": {"a": UNIQUE}}}, "/then/properties/a/uniqueItems", "not in all"),
+    ({"if": {"required": ["b"]}, "then": {"items": UNIQUE}}, "/then/items/uniqueItems", "not in all"),
     ({**UNIQUE, "contains": {"type": "string"}, "maxContains": 2}, "/uniqueItems", "contains counts"),
     ({**UNIQUE, "items": {"type": "integer", "minimum": 1, "maximum": 20}, "minItems": 21}, "/uniqueItems", "fewer"),
     ({"contains": UNIQUE}, "/contains/uniqueItems", "contains"),
