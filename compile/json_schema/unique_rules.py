@@ -6,13 +6,18 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
 from ...automata.budget import Budget
+from ...lazy.unique.values import Value, number_value
+from ...lazy.unique.written import EMPTY, Written
 from .algebra import (
     ANY,
     ARRAY,
     EVERYTHING,
+    FALSE,
+    NULL,
     NUMBER,
     OBJECT,
     STRING,
+    TRUE,
     AllOf,
     AnyOf,
     Contains,
@@ -38,8 +43,10 @@ from .algebra import (
     is_never,
     restrict,
 )
+from .literals import values_of
 from .string_languages import holds, language
 
+_MOST_LISTED = 200  # values of an item that are told apart
 _MOST_KEPT = 1000  # rules of items and members of one value
 _DEEPEST = 8  # members and items that are looked into for many values
 
@@ -59,6 +66,7 @@ class UniqueRules:
         self._bears: dict[Node, bool] = {}
         self._rules: dict[tuple[Node, Node | None], ValueRule] = {}
         self._arrays: dict[Node, ArrayParts] = {}
+        self._listed: dict[Node, Listed] = {}
         self._objects: dict[Node, tuple[Members, ...]] = {}
         self._note(root)
         self.root = root
@@ -135,6 +143,13 @@ class UniqueRules:
             return first
         raise DependsError("it stands under not, contains or if, or in a branch of oneOf that is told apart by it")
 
+    def listed(self, node: Node) -> Listed:
+        """Return the values of each item that an array of distinct items needs, where they are few."""
+        found = self._listed.get(node)
+        if found is None:
+            found = self._listed[node] = _listed(restrict(node, ARRAY))
+        return found
+
     def members(self, node: Node) -> tuple[Members, ...]:
         """Return what a node says of the members of an object. Raises DependsError."""
         found = self._objects.get(node)
@@ -201,7 +216,7 @@ class UniqueRules:
             array = self.array(node)
             found = [*array.prefix, array.rest]
             if array.is_unique:
-                _check_enough(restrict(node, ARRAY))
+                self.listed(node)
             for members in self.members(node):
                 found += [value for each in members.args[:2] for _, value in each] + [members.rest]
             for part in found:
@@ -249,6 +264,11 @@ class ValueRule:
     def is_unique(self) -> bool:
         """Whether the items must be distinct if the value is an array."""
         return self._rules.array(self._node).is_unique
+
+    def among(self, written: Written) -> Written:
+        """Return the values that the next item of an array must not have: what is written, and what must come later."""
+        listed = self._rules.listed(self._node)
+        return written if written.size >= len(listed) else listed_later(listed, written)
 
     def item(self, index: int) -> ValueRule | None:
         """Return the rule of an item; None if nothing in it has to be remembered."""
@@ -339,6 +359,10 @@ def _parts(node: Node) -> Iterator[Node]:
 # ------------------------------------------------------------------------------------------------------ enough values
 
 
+Listed = tuple[frozenset[Value] | None, ...]
+_LITERALS: dict[Node, bool | None] = {Types(NULL): None, Types(FALSE): False, Types(TRUE): True}
+
+
 class Demands(NamedTuple):
     """What an array needs."""
 
@@ -348,20 +372,103 @@ class Demands(NamedTuple):
     is_clear: bool = True  # whether nothing else is asked of items
 
 
-def _check_enough(node: Node) -> None:
-    """Raise DependsError unless an array can always go on to as many distinct items as it needs.
+def _listed(node: Node) -> Listed:
+    """Return the values of each item that an array needs, None for many; () if none is told to have few.
 
-    It can if each item that it needs has more values than there are items before. An item that must be there as
-    `contains` asks for it is not there yet.
+    An array can always go on to as many distinct items as it needs if each has more values than there are items
+    before. An item that must be there as `contains` asks for it is not there yet. Raises DependsError where this is
+    not known.
     """
     demands = _demands(node)
-    if any(each.high is not None or each.low > 1 for each in demands.contains):
+    if any(each.high is not None for each in demands.contains):
         raise DependsError("contains counts its items")
+    for each in demands.contains:
+        if each.low > 1:
+            items = demands.items[0]
+            if len(demands.items) > 1 or len(items) > 1 or not _has_values(all_of([each.node, *items]), each.low, 0):
+                raise DependsError(f"contains asks for {each.low} items that may have fewer values")
+    found: list[frozenset[Value] | None] = []
     for items in demands.items:
-        for i, item in enumerate(items[: demands.low]):
-            least = demands.low if i == len(items) - 1 else i + 1
-            if least > 1 and not (demands.is_clear and _has_values(item, least, 0)):
+        for i in range(demands.low):
+            item = items[min(i, len(items) - 1)]
+            least = demands.low if i >= len(items) - 1 else i + 1
+            if least == 1 or (demands.is_clear and _has_values(item, least, 0)):
+                found.append(None)
+                continue
+            values = _values(item) if demands.is_clear and len(demands.items) == 1 and not demands.contains else None
+            if values is None:
                 raise DependsError(f"its items may have fewer than {least} values")
+            found.append(values)
+            if least == demands.low and len(values) < least and i >= len(items) - 1:
+                raise DependsError(f"its items have fewer than {least} values")
+    if not any(found):
+        return ()
+    listed = tuple([_values(items[min(i, len(items) - 1)]) for i in range(demands.low)])
+    if not can_differ(listed, EMPTY):
+        raise DependsError("its items have too few values to be distinct")
+    return listed
+
+
+def _values(node: Node) -> frozenset[Value] | None:
+    """Return the values of a node that plainly lists scalars, else None."""
+    node = force(node)
+    if not _lists_exactly(node):
+        return None
+    found: set[Value] = set()
+    for one in values_of(node, _MOST_LISTED) or (ANY,):
+        atoms = [part for part in (one.args if type(one) is AllOf else (one,)) if type(part) is not Types]
+        if not atoms and one in _LITERALS:
+            found.add(_LITERALS[one])
+        elif len(atoms) == 1 and isinstance(atoms[0], Words):
+            found.update(word.encode() for word in atoms[0].words)
+        elif len(atoms) == 1 and isinstance(atoms[0], OneOfValues):
+            found.update(number_value(str(value).encode()) for value in atoms[0].values)
+        else:
+            return None
+    return frozenset(found)
+
+
+def _lists_exactly(node: Node) -> bool:
+    """Return whether `values_of` has no values that are not in a node."""
+    if type(node) is AnyOf:
+        return all(map(_lists_exactly, node.args))
+    atoms = [part for part in (node.args if type(node) is AllOf else (node,)) if type(part) is not Types]
+    words = [atom for atom in atoms if atom.kind == STRING]
+    numbers = [atom for atom in atoms if atom.kind == NUMBER]
+    if len(words) + len(numbers) < len(atoms) or not all(isinstance(atom, Words) for atom in words) or len(words) > 1:
+        return False
+    if any(isinstance(atom, OneOfValues) for atom in numbers):
+        return len(numbers) == 1
+    return all(
+        isinstance(atom, Integer) or (isinstance(atom, Range) and not atom.low_open and not atom.high_open)
+        for atom in numbers
+    )
+
+
+def can_differ(listed: Listed, written: Written) -> bool:
+    """Return whether the items that are still needed can be distinct, each one of its listed values: a matching."""
+    at: dict[Value, int] = {}  # the item that has a value
+
+    def given(item: int, seen: set[Value]) -> bool:
+        for value in listed[item] or ():
+            if value not in seen and value not in written:
+                seen.add(value)
+                if value not in at or given(at[value], seen):
+                    at[value] = item
+                    return True
+        return False
+
+    return all(listed[item] is None or given(item, set()) for item in range(written.size, len(listed)))
+
+
+def listed_later(listed: Listed, written: Written) -> Written:
+    """Return what is written, and the values without which the items after the next one cannot be distinct."""
+    values = {value: None for each in listed[written.size + 1 :] for value in sorted(each or (), key=repr)}
+    found = written
+    for value in values:
+        if value not in written and not can_differ(listed, written.plus(value)):
+            found = found.plus(value)
+    return found
 
 
 def _demands(node: Node) -> Demands:

@@ -30,6 +30,9 @@ class Rule(Protocol):
     def is_unique(self) -> bool:
         """Whether the items must be distinct if the value is an array."""
 
+    def among(self, written: Written) -> Written:
+        """Return the values that the next item of an array must not have: what is written, and what must come later."""
+
     def item(self, index: int) -> Rule | None:
         """Return the rule of an item; None if nothing in it has to be remembered."""
 
@@ -41,10 +44,14 @@ class Rule(Protocol):
 
 
 class Level:
-    """An open array or object. `written` is not None in an array of distinct items; `recorded` inside of an item."""
+    """An open array or object.
+
+    written: the items of an array of distinct items, else None. among: what its next item must not be, or the open one.
+    recorded: whether it stands inside of such an item.
+    """
 
     __slots__ = (
-        "below", "count", "digest", "earlier", "is_array", "is_idle", "key", "last", "matching", "name",
+        "among", "below", "count", "digest", "earlier", "is_array", "is_idle", "key", "last", "matching", "name",
         "recorded", "rule", "shape", "uniques", "written",
     )  # fmt: skip
 
@@ -57,6 +64,7 @@ class Level:
         self.name: int | str = 0  # and its index or key
         self.recorded: bool = below is not None and (below.recorded or below.written is not None)
         self.written: Written | None = EMPTY if is_array and rule is not None and rule.is_unique else None
+        self.among: Written = EMPTY if self.written is None or rule is None else rule.among(EMPTY)
         around: tuple[Level, ...] = () if below is None else below.uniques
         self.uniques: tuple[Level, ...] = around if self.written is None else (*around, self)
         self.shape: Any = (None if below is None else below.shape, is_array, rule)
@@ -68,7 +76,7 @@ class Level:
         """Return the level behind one more value; None if it is equal to an earlier item."""
         written = self.written
         if written is not None:
-            if value in written:
+            if value in self.among:
                 return None
             written = written.plus(value)
         elif not self.recorded and (not self.is_array or self.rule is None):
@@ -81,6 +89,7 @@ class Level:
             found.earlier, found.last = self, value
             found.name = self.count if self.is_array or self.key is None else self.key
         found.written, found.matching, found.digest = written, None, b""
+        found.among = self.among if written is None or self.rule is None else self.rule.among(written)
         found.is_idle = self.is_idle
         found.uniques = self.uniques if written is None else (*self.uniques[:-1], found)
         return found
@@ -252,7 +261,7 @@ class Memory:
         if self._may_repeat is None:
             self._may_repeat = False
             for each in self.uniques:
-                if each.written is not None and self.may_equal(each, each.written):
+                if self.may_equal(each, each.among):
                     self._may_repeat = True
                     break
         return self._may_repeat
@@ -301,10 +310,9 @@ class Memory:
         if level is None or len(level.uniques) != 1:
             return None
         unique = level.uniques[0]
-        assert unique.written is not None
         if level is unique:
-            return unique.written
-        whole = _whole(level, unique, unique.written)
+            return unique.among
+        whole = _whole(level, unique, unique.among)
         if whole is None or (not level.is_array and level.key is None):
             return None
         return whole.parts(level.is_array, level.name_of_next)

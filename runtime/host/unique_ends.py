@@ -61,15 +61,13 @@ class UniqueEnds:
         for i, unique in enumerate(level.uniques):
             if unique is level and mode == AFTER:
                 break
-            written = unique.written
-            assert written is not None
-            if i == len(level.uniques) - 1 or memory.may_equal(unique, written):
+            if i == len(level.uniques) - 1 or memory.may_equal(unique, unique.among):
                 return self._search(place, memory, i)
         return True
 
     def _key(self, place: Configuration, memory: Memory, i: int) -> Any:
         """Return what items depend on that begin like that of the i-th unique array; None if on what was written."""
-        if any(each.written is not None and each.written.size for each in memory.uniques[i + 1 :]):
+        if any(each.among.size for each in memory.uniques[i + 1 :]):
             return None
         return (*place, i, memory.mode == NUMBER and _is_settled(memory.text))
 
@@ -262,7 +260,7 @@ def _again(path: list[tuple[Configuration, Memory]], place: Configuration, memor
         if other == node and under.height == least and _at_height(stack, least) is under:
             inside = before.uniques[i + 1 :]  # in which a cycle must not go from one item to the next
             now = memory.uniques[i + 1 : i + 1 + len(inside)]
-            if [each.written for each in inside] != [each.written for each in now]:
+            if [each.among for each in inside] != [each.among for each in now]:
                 continue
             if _is_more(before, memory):
                 return 1

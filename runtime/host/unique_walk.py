@@ -97,11 +97,11 @@ class UniqueWalk:
         """Return tokens that must not come, at a place where some item may equal an earlier one."""
         level = memory.level
         assert level is not None
-        written, mode = level.written, memory.mode
-        if written is None or mode not in (VALUE, AFTER, STRING, NUMBER):
+        written, mode = level.among, memory.mode
+        if level.written is None or mode not in (VALUE, AFTER, STRING, NUMBER):
             return self._walk(place, memory, None)
         for each in level.uniques[:-1]:
-            if each.written is not None and memory.may_equal(each, each.written):
+            if memory.may_equal(each, each.among):
                 return self._walk(place, memory, None)
         if mode == STRING:
             if self._ends.is_free(place) and string_is_whole(memory.text):
@@ -232,8 +232,7 @@ def _may_equal(memory: Memory, watched: Written | None) -> bool:
     """Return whether an open item may equal an earlier one; watched: those of the innermost array that count."""
     uniques = memory.uniques
     for i, unique in enumerate(uniques):
-        among = unique.written
-        assert among is not None
+        among = unique.among
         if watched is not None:
             if i < len(uniques) - 1:
                 continue

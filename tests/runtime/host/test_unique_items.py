@@ -56,6 +56,12 @@ CASES = [
         ['{"a":{"b":[1]},"b":[1]}'], ['{"a":{"b":[1,1]}}', '{"a":{"a":{"b":[2,2]}}}', '{"a":{},"b":[1,1]}'],
     ),
     ({"allOf": [{"type": "array", "items": {"type": "string"}}, {"uniqueItems": True}]}, ['["a"]'], ['["a","a"]']),
+    ({**UNIQUE, "prefixItems": [{"enum": [1, 2]}, {"const": 1}], "minItems": 2}, ["[2,1]", "[2,1,3]"], ["[1,1]"]),
+    (
+        {**UNIQUE, "prefixItems": [{"enum": [1, 2]}, {"enum": [1, 2, 3]}, {"enum": [1, 3]}], "minItems": 3},
+        ["[2,1,3]", "[1,2,3]", "[2,3,1]"], ["[1,3,3]", "[2,2,1]"],
+    ),
+    ({**UNIQUE, "items": {"type": "integer"}, "contains": {"minimum": 5}, "minContains": 2}, ["[2,5,6]"], ["[5,5]"]),
     ({**UNIQUE, "prefixItems": [{"type": "string"}], "items": {"type": "integer"}}, ['["1",1]'], ['["1",1,1]']),
 ]  # fmt: skip
 
@@ -66,6 +72,24 @@ def test_equal_items_are_refused_however_they_are_written(schema, accepted, reje
     assert all(fits(table, text) for text in accepted)
     assert not any(fits(table, text) for text in rejected)
     assert table.unenforced == ()
+
+
+@pytest.mark.parametrize(
+    ("items", "begun", "others"),
+    [
+        ([{"enum": [1, 2]}, {"const": 1}], "[2", "[1"),
+        ([{"enum": [1, 2]}, {"enum": [1, 2, 3]}, {"enum": [1, 3]}], "[2,1", "[2,2"),
+        ([{"enum": [1, 2]}, {"enum": [1, 2, 3, 4]}, {"enum": [1, 3]}, {"enum": [1, 2]}], "[2,4,3,1", "[2,3"),
+        ([{"type": "integer"}, {"const": 1}], "[11,1", "[1,"),
+        ([{"type": "string"}, {"enum": ["a", "b"]}, {"const": "a"}], '["c","b","a"', '["b"'),
+    ],
+)
+def test_items_leave_values_for_those_that_must_follow(items, begun, others):
+    table = mw.compile_json_schema({**UNIQUE, "prefixItems": items, "minItems": len(items)}, VOCAB)
+    matcher = mw.Matcher(table, VOCAB)
+    assert matcher.accept_tokens(written(begun))
+    matcher.reset()
+    assert not matcher.accept_tokens(written(others))
 
 
 def scalar(rng):
@@ -253,7 +277,7 @@ def test_no_table_and_no_number_of_tokens_is_promised():
 REFUSED = [
     ({"not": UNIQUE}, "/not/uniqueItems", "under not"),
     ({"anyOf": [UNIQUE, {"type": "array", "items": {"type": "string"}}]}, "/anyOf/0/uniqueItems", "not in all"),
-    ({"if": {"required": ["b"]}, "then": {"items": UNIQUE}}, "/then/items/uniqueItems", "not in all"),
+    ({"if": {"contains": {"const": 1}}, "then": {"items": UNIQUE}}, "/then/items/uniqueItems", "not in all"),
     ({**UNIQUE, "contains": {"type": "string"}, "maxContains": 2}, "/uniqueItems", "contains counts"),
     ({**UNIQUE, "items": {"type": "integer", "minimum": 1, "maximum": 20}, "minItems": 21}, "/uniqueItems", "fewer"),
     ({"contains": UNIQUE}, "/contains/uniqueItems", "contains"),
