@@ -147,7 +147,14 @@ class LazyTable:
     def seeing_to(self, unique: UniqueItems, no_table: NoTableError) -> LazyTable:
         """Return this table, beside whose states matchers see to distinct items, which no arrays can do.
 
-        no_table: what `to_table` raises. `uniqueItems` is then no longer among `unenforced`.
+        `uniqueItems` is then no longer among `unenforced`.
+
+        Args:
+            unique: What matchers see to.
+            no_table: What `to_table` raises.
+
+        Returns:
+            This table.
         """
         unenforced = self._unenforced
 
