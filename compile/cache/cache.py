@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...automata.budget import Budget
-from ...errors import BudgetError, ConstraintError
+from ...errors import AllowKeyword, BudgetError, ConstraintError, NoTableError, SchemaError
 from ...lazy.lazy_table import Compiled, LazyTable
 from ...table.transition_table import TransitionTable
 from ...table.weak_cache import memory_of
@@ -274,7 +274,7 @@ class Cache:
                     with self._lock:
                         self._counts.compilations += 1
                         self._counts.failures += isinstance(made, ConstraintError)
-                    if not isinstance(made, BudgetError):
+                    if not isinstance(made, BudgetError) and not _is_of_tables(made):
                         entry = self._keep(key, None, made)
                         self._write(key, made)
                         with self._lock:
@@ -293,7 +293,7 @@ class Cache:
             if isinstance(there, LazyTable):
                 try:
                     there.to_table()
-                except BudgetError as error:
+                except (BudgetError, NoTableError) as error:
                     found[key] = error
         wrong = {n: error for n, _, error in wanted if error is not None}
         for key, where in places.items():
@@ -525,3 +525,12 @@ def _length(key: object) -> int:
     if isinstance(key, tuple):
         return sum(map(_length, key))
     return len(key) if isinstance(key, (str, bytes)) else 64
+
+
+def _is_of_tables(made: object) -> bool:
+    """Return whether a schema is refused as a table, which a matcher may still keep to: `uniqueItems` of any values."""
+    return (
+        isinstance(made, SchemaError)
+        and made.keyword == "uniqueItems"
+        and any(isinstance(each, AllowKeyword) for each in made.remedies)
+    )

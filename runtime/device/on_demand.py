@@ -176,7 +176,7 @@ class ReachedRows:
 
     def _row(self, host: HostReader[Any], place: Any) -> int:
         """Return the row of a place, which is added if it has none."""
-        key = (host, *host.configuration(place))
+        key = (host, *host.identity(place))
         row = self._rows.get(key)
         if row is not None:
             return row

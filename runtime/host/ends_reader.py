@@ -85,3 +85,7 @@ class EndsReader(HostReader[Place]):
     def configuration(self, place: Place) -> tuple[int, tuple[int, ...]]:
         """Return the state of a place and the sites on its stack, the outermost first."""
         return self.inside.configuration(place)
+
+    def identity(self, place: Place) -> tuple[Any, ...]:
+        """Return what tells a place from all others."""
+        return self.inside.identity(place)

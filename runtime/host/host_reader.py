@@ -111,3 +111,7 @@ class HostReader(ABC, Generic[Place]):
     @abstractmethod
     def configuration(self, place: Place) -> tuple[int, tuple[int, ...]]:
         """Return the state of a place and the sites on its stack, the outermost first."""
+
+    def identity(self, place: Place) -> tuple[Any, ...]:
+        """Return what tells a place from all others of the constraint."""
+        return self.configuration(place)

@@ -113,3 +113,7 @@ class UniqueReader(HostReader[UniquePlace]):
     def configuration(self, place: UniquePlace) -> tuple[int, tuple[int, ...]]:
         """Return the state of a place and the sites on its stack, the outermost first."""
         return self.inside.configuration(place[:2])
+
+    def identity(self, place: UniquePlace) -> tuple[Any, ...]:
+        """Return what tells a place from all others: its memory too."""
+        return (*self.configuration(place), place[2])

@@ -931,3 +931,14 @@ def test_options_of_tags_make_other_tables(vocab):
     tables = [cache.compile_structural_tag({"type": "tag", **tag}, **way) for way in ways]
     assert len(set(map(id, tables))) == len(ways)
     assert len({table.source for table in tables}) == len(ways)
+
+
+def test_a_schema_without_a_table_is_no_error_of_its_lazy_table(vocab):
+    """Items that a matcher remembers: `warm` makes tables, which cannot."""
+    schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    cache = mw.Cache(vocab)
+    for _ in range(2):
+        warmed = cache.warm([schema], processes=1)
+        assert warmed.tables == 0
+        assert "uniqueItems" in str(warmed.errors[0])
+        assert cache.compile_json_schema(schema).unique is not None

@@ -12,6 +12,7 @@ import pytest
 
 import maskwright as mw
 from maskwright.errors import ConstraintError, NoTableError, SchemaError
+from tests.support.backends import ALL, backend, out
 
 ACROSS = [
     b'{"', b'"a"', b'","', b"1,1", b"12", b",1", b'",', b'"]', b'", "', b"],[", b"[1", b"[[", b"}]", b"},{", b'{"a":',
@@ -247,6 +248,24 @@ def test_several_end_tokens_end_a_text():
     assert {0, VOCAB.size} <= set(allowed(matcher))
     assert matcher.advance(VOCAB.size)
     assert matcher.is_terminated
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_devices_ask_the_host_for_each_place(name):
+    ops, into = backend(name)
+    table = mw.compile_json_schema({**UNIQUE, "items": {"type": "string", "maxLength": 2}}, VOCAB)
+    dev = ops.to_device(table)
+    rng, matchers, state = random.Random(3), [mw.Matcher(table) for _ in range(4)], ops.start(dev, 4)
+    for _ in range(25):
+        masks = np.stack([matcher.mask() for matcher in matchers])
+        assert (out(ops.bitmask(dev, state)).view(np.uint32) == masks).all()
+        choices = [[t for t in allowed(matcher) if VOCAB.tokens[t] in _LETTERS] or [0] for matcher in matchers]
+        tokens = [rng.choice(choice) for choice in choices]
+        assert all(matcher.advance(token) for matcher, token in zip(matchers, tokens, strict=True))
+        state = ops.advance(dev, state, into(np.array(tokens)))
+
+
+_LETTERS = (b"a", b"b", b'"', b",", b"]", b"[", b'","', b'"a"')
 
 
 def test_batches_and_bitmasks_have_the_same_masks():
