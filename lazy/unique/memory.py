@@ -280,7 +280,15 @@ class Memory:
         whole = _whole(level, unique, among)
         if mode in (AFTER, KEY) or (mode == VALUE and level.is_array and not level.count):  # it may end
             return bool(_matching(level, unique, among)) if whole is None else whole.has_compound(level.is_array)
-        if mode in (KEY_STRING, COLON):
+        if mode == KEY_STRING:
+            keys = EMPTY
+            if whole is not None:
+                keys = whole.parts(False, None)
+            else:
+                for key in {key for each in _matching(level, unique, among) for key in each.parts}:
+                    keys = keys.plus(str(key).encode("utf-8", "surrogatepass"))
+            return bool(keys.strings(begun_string(self.text), 1))
+        if mode == COLON:
             return bool(_matching(level, unique, among)) if whole is None else whole.has_compound(level.is_array)
         name = level.name_of_next
         if whole is not None:
@@ -313,6 +321,8 @@ class Memory:
         if level is unique:
             return unique.among
         whole = _whole(level, unique, unique.among)
+        if whole is not None and self.mode == KEY_STRING:
+            return whole.parts(False, None)
         if whole is None or (not level.is_array and level.key is None):
             return None
         return whole.parts(level.is_array, level.name_of_next)

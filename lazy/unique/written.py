@@ -29,7 +29,7 @@ class Written:
         self._runs, self._recent, self.before, self.last = runs, recent, before, last
         self.size: int = 0 if before is None else before.size + 1
         self._digest = b""  # once `code` was asked for
-        self._parts: dict[tuple[bool, int | str], Written] = {}
+        self._parts: dict[tuple[bool, int | str | None], Written] = {}
         self.barred: dict[Any, Any] = {}  # tokens that must not follow, by place, as far as masks asked for them
 
     def __contains__(self, value: Value) -> bool:
@@ -48,8 +48,8 @@ class Written:
             runs, recent = (*runs, new), ()
         return Written(runs, recent, self, value)
 
-    def parts(self, is_array: bool, name: int | str) -> Written:
-        """Return the values that arrays have at an index, or objects at a key."""
+    def parts(self, is_array: bool, name: int | str | None) -> Written:
+        """Return the values that arrays have at an index, or objects at a key; without a key, the keys of objects."""
         key = is_array, name
         later: list[Written] = []
         at: Written | None = self
@@ -59,10 +59,13 @@ class Written:
         found = EMPTY if at is None else at._parts[key]
         for each in reversed(later):
             value = each.last
-            if each.size and type(value) is Compound and value.is_array == is_array and name in value.parts:
-                part = value.parts[name]
-                if part not in found:
-                    found = found.plus(part)
+            if each.size and type(value) is Compound and value.is_array == is_array:
+                own: list[Value] = [value.parts[name]] if name is not None and name in value.parts else []
+                if name is None:
+                    own = [str(key).encode("utf-8", "surrogatepass") for key in value.parts]
+                for part in own:
+                    if part not in found:
+                        found = found.plus(part)
             if len(each._parts) < _MOST_PARTS:
                 each._parts[key] = found
         return found

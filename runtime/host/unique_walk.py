@@ -20,7 +20,7 @@ _OF_NUMBER = frozenset(b"0123456789.eE+-") | _AROUND
 _FEW = 16  # strings that are looked up one by one, and objects of `Written` that are looked through
 _TOLD = (VALUE, AFTER, STRING, NUMBER)  # where an item begins or ends, or is a scalar: `UniqueWalk.barred`
 _MOST_KEPT = 1 << 16
-_MOST_TRIED = 5000  # tokens of one place
+_MOST_TRIED = 300  # tokens of one place
 _BYTES = [bytes([byte]) for byte in range(256)]
 
 
@@ -255,7 +255,8 @@ def _likely(memory: Memory, watched: Written | None) -> frozenset[int]:
         return _AROUND
     if mode == NUMBER:
         return _OF_NUMBER
-    if mode == STRING and b"\\" not in memory.text and (level.is_array or level.written is not None):
+    is_key = mode == KEY_STRING
+    if (is_key or (mode == STRING and level.is_array)) and b"\\" not in memory.text:
         return among.next_bytes(memory.text) | _QUOTES
     return _ALL
 
