@@ -328,6 +328,16 @@ def test_levels_of_text_are_those_of_its_value_whatever_strings_hold() -> None:
         assert levels < 2 or deep_value(value, levels - 1) is not None
 
 
+@pytest.mark.parametrize("rest", [" ", '"a', "a", r"\a", '"', "\\"])
+def test_what_follows_the_last_bracket_is_read_once(rest: str) -> None:
+    text = "[" + "[]," * 800 + '[]]"' + rest * 300_001
+    began = time.process_time()
+    assert deep_text(text) is None
+    assert deep_text(text[:-1], 1) is not None
+    assert time.process_time() - began < SECOND
+    assert deep_text('"' + "[" * 700 + '"') is None  # one string
+
+
 def test_shared_parts_count_wherever_they_are_and_what_is_in_itself_to_where_it_begins() -> None:
     shared: Any = {"a": 1}
     for _ in range(60):

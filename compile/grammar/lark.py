@@ -24,7 +24,7 @@ from lark import Token
 from lark.exceptions import GrammarError as LarkError
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 from lark.lexer import Pattern, PatternRE, PatternStr
-from lark.load_grammar import GRAMMAR_ERRORS, _get_parser, _literal_to_pattern, eval_escaping
+from lark.load_grammar import GRAMMAR_ERRORS, _literal_to_pattern, eval_escaping
 from lark.utils import get_regexp_width
 
 from ...automata import ops
@@ -36,15 +36,17 @@ from ...errors import ConstraintError, GrammarError, RegexError
 from .analysis import READING
 from .form import EMPTY, MOST_TIMES, Choice, Grammar, Node, Repeat, Rule, Sequence, Special, Terminal, Text, times
 from .lark_definitions import Definition, FaultError, Literals, Module
-from .lark_parser import Parsed, parsed
+from .lark_parser import Parsed, lark_parser, parsed
 from .terminals import in_any_case, words
 
 _ANY_CASE = frozenset("i")
 _MOST_TEMPLATES = 10_000  # uses of templates with different arguments
 _LONGEST_TEMPLATE = 2_000  # characters in the name of one
 
-_OUTSIDE = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|#[^\n]*|/(?!/)(?:\\/|\\\\|[^/])*?/|(<[^<>\s"]+>)')
-_BRACKETS = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|#[^\n]*|/(?!/)(?:[^/\\]++|\\[/\\]?)*+/|([][(){}])')
+# texts, comments and patterns. One without an end goes as far as it can, or a search would begin again in its middle
+_QUOTED = r'"(?:\\.|[^"\\\n])*+"?|//[^\n]*|#[^\n]*|/(?!/)(?:[^/\\]++|\\[/\\]?)*+/?'
+_OUTSIDE = re.compile(_QUOTED + r'|(<[^<>\s"]+>)')
+_BRACKETS = re.compile(_QUOTED + r"|([][(){}])")
 _DEFINITION = re.compile(r"^[ \t]*[?!]*[A-Za-z_]\w*(?:\{[^}\n]*\})?(?:\.-?\d+)?[ \t]*:", re.MULTILINE)
 _RULE_SAYS = r"\[\s*(?:capture|lazy|max_tokens|stop|stop_capture|suffix|temperature)\s*"
 _ADDITIONS = (  # of llguidance's to the notation: what stands before, and from where nothing is known, and what to do
@@ -138,8 +140,7 @@ class _Reader:
             shown = self.text[position : position + 1]
             self.fail(f"{shown!r} has no place here", position)
         except UnexpectedToken as error:
-            parser = _get_parser()  # type: ignore[no-untyped-call]
-            found = error.match_examples(parser.parse, GRAMMAR_ERRORS, use_accepts=True)
+            found = error.match_examples(lark_parser().parse, GRAMMAR_ERRORS, use_accepts=True)
             shown = repr(str(error.token)) if error.token.type != "$END" else "the end"
             label = f" ({found[0].lower()}{found[1:]})" if found else ""
             position = len(self.text) if error.token.type == "$END" else error.token.start_pos

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from copy import copy
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
@@ -15,6 +17,33 @@ Parsed: TypeAlias = Any
 """A token of a grammar, or a tree whose children are trees and tokens."""
 
 
+_IN_ONE_WAY = {
+    r"/(?!/)(\\/|\\\\|[^/])*?/": r"/(?!/)(?:[^/\\]++|\\[/\\]?)*+/",
+    r'"(\\"|\\\\|[^"\n])*?"': r'"(?:[^"\\\n]++|\\["\\]?)*+"',
+    r"(\r?\n)+\s*": r"\r?\n\s*+",
+}
+"""Parts of lark's pattern for a token that fail in exponential or quadratic time, and the same in linear time."""
+
+
+@lru_cache(maxsize=1)
+def lark_parser() -> Any:
+    """Return lark's parser for its own notation, with a pattern for a token that reads each text in one way.
+
+    With that of lark, 80 backslashes in a pattern without an end take years.
+    """
+    parser = copy(_get_parser())  # type: ignore[no-untyped-call]
+    try:
+        lexer = parser.lexer = copy(parser.lexer)
+        scanner = lexer._scanner = copy(lexer.scanner)
+        patterns = scanner._mres
+        for slow, quick in _IN_ONE_WAY.items():
+            patterns = [re.compile(each.pattern.replace(slow, quick), each.flags) for each in patterns]
+        scanner._mres = patterns
+    except AttributeError:
+        return _get_parser()  # type: ignore[no-untyped-call]
+    return parser
+
+
 @lru_cache(maxsize=1)
 def parser_tables() -> Any:
     """Return lark's lexer and LALR tables for its own notation, ready for `parsed`; None if they are not as expected.
@@ -22,7 +51,7 @@ def parser_tables() -> Any:
     Its pattern for a token; the kinds left out; by state, what each symbol does: the next state, or what to reduce, as
     (number of symbols, name, callback); the first state and the last.
     """
-    parser = _get_parser()  # type: ignore[no-untyped-call]
+    parser = lark_parser()
     try:
         lexer, inner = parser.lexer, parser.parser.parser
         patterns, table = lexer.scanner._mres, inner.parse_table
@@ -89,7 +118,7 @@ def parsed(text: str, meter: Meter) -> Any:
                 if states[-1] == last:
                     return values[-1]
     meter.check(ahead=4 * (meter.seconds - began), doing=_PARSING)  # lark goes as far again, without a meter
-    return _get_parser().parse(text, "start")  # type: ignore[no-untyped-call]
+    return lark_parser().parse(text, "start")
 
 
 def _reduce(move: Any, states: list[int], values: list[Any], rows: list[dict[str, Any]]) -> None:
