@@ -146,6 +146,24 @@ MALFORMED = {
 }
 
 
+@pytest.mark.parametrize("repeat", ["a*", "a?", "(a|b)*"])
+def test_a_pattern_of_many_repeats_in_a_row_is_read_in_time(repeat):
+    began = time.thread_time()
+    table = mw.compile_regex(repeat * 4_000, VOCAB, budget=mw.Budget(seconds=1))
+    assert table.accepts(VOCAB.encode("aaa"))
+    assert time.thread_time() - began < 2
+
+
+def test_a_state_of_many_parts_is_read_within_the_budget():
+    matcher = mw.Matcher(mw.compile_regex("a*b?" * 5_000, VOCAB, budget=BUDGET), VOCAB)
+    assert matcher.advance(VOCAB.encode("a")[0])
+    began = time.thread_time()
+    with pytest.raises(mw.errors.BudgetError) as raised:
+        matcher.mask()
+    assert raised.value.limit == "seconds"
+    assert time.thread_time() - began < 3
+
+
 @pytest.mark.parametrize("name", MALFORMED)
 def test_a_malformed_grammar_is_refused_in_time(name):
     began = time.thread_time()
