@@ -389,6 +389,29 @@ def test_a_repeat_of_a_repeat_in_gbnf_is_the_one_that_says_the_same(chain: str, 
         assert found.accepts([*tokens, 0]) == plain.accepts([*tokens, 0])
 
 
+@pytest.mark.parametrize("levels", [10, 300, 10_000, 200_000])
+def test_sources_of_any_depth_go_to_another_process(levels: int) -> None:
+    schema, choices = deep.value_of(deep.SCHEMAS["properties"](levels)), deep.value_of(deep.CHOICES["lists"](levels))
+    sources = [
+        mw.Source.json_schema(schema), mw.Source.json_schema({"$ref": "x:y"}, documents={"x:y": schema}),
+        mw.Source.choices(choices), mw.Source.choices(("a", *choices)),
+    ]  # fmt: skip
+    for source in sources:
+        same = pickle.loads(pickle.dumps(source))
+        assert ending(same) == ending(source)
+        assert levels < 10_000 or ending(source)
+    assert pickle.loads(pickle.dumps(mw.Source.choices(["yes", "no"]))).contents == ("yes", "no")
+
+
+def ending(source: mw.Source) -> str | None:
+    """Return the error of compiling a source, None if there is none."""
+    try:
+        source.compile(VOCAB)
+    except (mw.errors.ConstraintError, TypeError) as error:
+        return str(error)
+    return None
+
+
 @pytest.mark.parametrize("name", ["properties", "items", "enum", "anyOf"])
 def test_a_value_at_the_limit_goes_to_another_process(name: str) -> None:
     value = deep.value_of(deep.SCHEMAS[name](300))
