@@ -48,7 +48,8 @@ _TOO_MANY_PARTS = f"it has more than {MOST_PARTS:,} objects and arrays: make it 
 
 # ------------------------------------------------------------------------------------------------------------ JSON
 
-_BRACKET = re.compile(r'[^"{}\[\]]*+(?:"(?:[^"\\]++|\\.)*+"?+[^"{}\[\]]*+)*+([{}\[\]])', re.DOTALL)
+# up to a bracket or the end: a search that failed would look again from each character
+_BRACKET = re.compile(r'[^"{}\[\]]*+(?:"(?:[^"\\]++|\\.)*+"?+[^"{}\[\]]*+)*+([{}\[\]]|\Z)', re.DOTALL)
 _SHOWN = 8  # keys of a path: the whole of it is long
 
 
@@ -58,7 +59,7 @@ def deep_text(text: str, most: int = MOST_LEVELS) -> TooDeep | None:
         return None
     depth = parts = 0
     for found in _BRACKET.finditer(text):
-        if found[1] in "}]":
+        if found[1] in "}]":  # or "" at the end
             depth -= 1
             continue
         depth, parts = depth + 1, parts + 1

@@ -248,7 +248,10 @@ class Source:
     def __reduce__(self) -> Any:
         # whatever the depth of its JSON
         options = {name: Flat(value) if name == "documents" else value for name, value in self.options.items()}
-        contents = self.contents if self.kind == "choices" else Flat(self.contents)
+        if self.kind == "choices" and isinstance(self.contents, tuple):
+            contents: Any = tuple([each if isinstance(each, str) else Flat(each) for each in self.contents])
+        else:
+            contents = Flat(self.contents)
         return Source, (self.kind, contents, options, self.lazy)
 
 

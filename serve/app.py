@@ -135,8 +135,9 @@ class _Route(APIRoute):
             return read
 
         async def handle(request: Request) -> Response:
+            body = await request.body()
             try:
-                check_text_depth((await request.body()).decode("utf-8", "replace"))
+                check_text_depth(body.decode(json.detect_encoding(body), "replace"))  # as `json.loads` decodes it
             except SchemaError as error:
                 refused = of_constraint(error, None)
                 raise Refused(f"the body: {refused}", code=refused.code, **refused.more) from None

@@ -328,6 +328,16 @@ def test_levels_of_text_are_those_of_its_value_whatever_strings_hold() -> None:
         assert levels < 2 or deep_value(value, levels - 1) is not None
 
 
+@pytest.mark.parametrize("rest", [" ", '"a', "a", r"\a", '"', "\\"])
+def test_what_follows_the_last_bracket_is_read_once(rest: str) -> None:
+    text = "[" + "[]," * 800 + '[]]"' + rest * 300_001
+    began = time.process_time()
+    assert deep_text(text) is None
+    assert deep_text(text[:-1], 1) is not None
+    assert time.process_time() - began < SECOND
+    assert deep_text('"' + "[" * 700 + '"') is None  # one string
+
+
 def test_shared_parts_count_wherever_they_are_and_what_is_in_itself_to_where_it_begins() -> None:
     shared: Any = {"a": 1}
     for _ in range(60):
@@ -377,6 +387,29 @@ def test_a_repeat_of_a_repeat_in_gbnf_is_the_one_that_says_the_same(chain: str, 
     for text in (b"", b"ab", b"abab", b"aba"):
         tokens = VOCAB.encode(text)
         assert found.accepts([*tokens, 0]) == plain.accepts([*tokens, 0])
+
+
+@pytest.mark.parametrize("levels", [10, 300, 10_000, 200_000])
+def test_sources_of_any_depth_go_to_another_process(levels: int) -> None:
+    schema, choices = deep.value_of(deep.SCHEMAS["properties"](levels)), deep.value_of(deep.CHOICES["lists"](levels))
+    sources = [
+        mw.Source.json_schema(schema), mw.Source.json_schema({"$ref": "x:y"}, documents={"x:y": schema}),
+        mw.Source.choices(choices), mw.Source.choices(("a", *choices)),
+    ]  # fmt: skip
+    for source in sources:
+        same = pickle.loads(pickle.dumps(source))
+        assert ending(same) == ending(source)
+        assert levels < 10_000 or ending(source)
+    assert pickle.loads(pickle.dumps(mw.Source.choices(["yes", "no"]))).contents == ("yes", "no")
+
+
+def ending(source: mw.Source) -> str | None:
+    """Return the error of compiling a source, None if there is none."""
+    try:
+        source.compile(VOCAB)
+    except (mw.errors.ConstraintError, TypeError) as error:
+        return str(error)
+    return None
 
 
 @pytest.mark.parametrize("name", ["properties", "items", "enum", "anyOf"])

@@ -200,6 +200,8 @@ class Reader:
             sign = self.at
             self.at += 1
             self._skip(True)
+            if self.at == len(self.text):
+                self.fail("a set of characters is missing behind this sign", sign)
             other = self._item(depth)
             one, two = self._set(node), self._set(other)
             if one is None or two is None:

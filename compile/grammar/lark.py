@@ -38,7 +38,7 @@ from .languages import before, shortest_of
 from .lark_attributes import attributes_of, is_empty_text
 from .lark_definitions import Definition, FaultError, Module
 from .lark_objects import cut, options_of
-from .lark_parser import Parsed, parsed, parser
+from .lark_parser import QUOTED, Parsed, parsed, parser
 from .lark_terminals import Terminals, choice
 from .lazy_terminals import settled
 from .rule_parameters import ParameterError, holds, value_of
@@ -49,7 +49,7 @@ _LONGEST_TEMPLATE = 2_000  # characters in the name of one
 _MOST_NESTED = 8  # grammars within one another
 _PARAMETER = "::"  # the name of a rule's parameter among what is given to it
 
-_BRACKETS = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|#[^\n]*|/(?!/)(?:[^/\\]++|\\[/\\]?)*+/|([][(){}])')
+_BRACKETS = re.compile(QUOTED + r"|([][(){}])")
 _DEFINITION = re.compile(r"^[ \t]*[?!]*[A-Za-z_]\w*(?:\{[^}\n]*\})?(?:\.-?\d+)?[ \t]*:", re.MULTILINE)
 _TOKENS = re.compile(r"<\[([0-9]{1,9}(?:-[0-9]{1,9})?(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*)\]>")
 

@@ -11,11 +11,10 @@ from typing import Any, NoReturn
 
 from ...depth import LIMIT, MOST_LEVELS, deep_text
 from ...errors import GrammarError
-from .lark_parser import CUT
+from .lark_parser import CUT, QUOTED
 
-_SKIPPED = r'"(?:\\.|[^"\\\n])*"|//[^\n]*|#[^\n]*|/(?!/)(?:[^/\\]++|\\[/\\]?)*+/'
-_KEYWORD = re.compile(rf"{_SKIPPED}|%(json|regex|lark|llguidance)\b(\s*)(\{{)?")
-_IN_RULES = re.compile(rf"{_SKIPPED}|([{{}}])")
+_KEYWORD = re.compile(rf"{QUOTED}|%(json|regex|lark|llguidance)\b(\s*)(\{{)?")
+_IN_RULES = re.compile(rf"{QUOTED}|([{{}}])")
 _IN_JSON = re.compile(r'"(?:\\.|[^"\\])*+"|([{}])', re.DOTALL)
 _OPTIONS = ("no_forcing", "allow_invalid_utf8", "allow_initial_skip", "ignore_once")
 _SUBSTRINGS = ("substring_chunks", "substring_words", "substring_chars")

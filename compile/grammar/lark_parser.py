@@ -26,6 +26,8 @@ Parsed: TypeAlias = Any
 """A token of a grammar, or a tree whose children are trees and tokens."""
 
 
+# texts, comments and patterns. One without an end goes as far as it can, or a search would begin again in its middle
+QUOTED = r'"(?:\\.|[^"\\\n])*+"?|//[^\n]*|#[^\n]*|/(?!/)(?:[^/\\]++|\\[/\\]?)*+/?'
 CUT = "\0"
 """Stands in a text for each character of an object, of JSON or of rules, behind %json and the like."""
 
@@ -53,6 +55,15 @@ _TERMINALS = {
     "_LLGUIDANCE": "%llguidance",
     "OBJECT": f"{CUT}+",
 }
+_IN_ONE_WAY = {
+    r"/(?!/)(\\/|\\\\|[^/])*?/": r"/(?!/)(?:[^/\\]++|\\[/\\]?)*+/",
+    r'"(\\"|\\\\|[^"\n])*?"': r'"(?:[^"\\\n]++|\\["\\]?)*+"',
+    r"(\r?\n)+\s*": r"\r?\n\s*+",
+}
+"""Parts of lark's patterns of terminals that fail in exponential or quadratic time, and the same in linear time.
+
+With those of lark, 80 backslashes in a pattern without an end take years.
+"""
 _RULES = {
     "_item": [*RULES["_item"], "options"],
     "options": ["_LLGUIDANCE OBJECT _NL"],
@@ -82,7 +93,10 @@ _RULES = {
 @lru_cache(maxsize=1)
 def parser() -> Any:
     """Return lark's parser for the notation, made as lark makes the one for its own."""
-    terminals = [TerminalDef(name, PatternRE(value)) for name, value in {**TERMINALS, **_TERMINALS}.items()]
+    values = {**TERMINALS, **_TERMINALS}
+    for slow, quick in _IN_ONE_WAY.items():
+        values = {name: value.replace(slow, quick) for name, value in values.items()}
+    terminals = [TerminalDef(name, PatternRE(value)) for name, value in values.items()]
     rules = [
         Rule(
             NonTerminal(name.lstrip("?")),

@@ -233,8 +233,13 @@ class Elements:
 
     def concat(self, parts: Iterable[Node]) -> Node:
         flat: list[Node] = []
-        for part in parts:
-            flat.extend(part.parts if part.kind == "concat" else () if part.kind == "empty" else (part,))
+        for whole in parts:
+            for part in whole.parts if whole.kind == "concat" else () if whole.kind == "empty" else (whole,):
+                if flat and flat[-1].kind == part.kind == "repeat" and flat[-1].parts == part.parts:
+                    (low, high), (more, most) = flat.pop().count, part.count
+                    high = None if high is None or most is None else high + most
+                    part = self.repeat(part.parts[0], low + more, high)  # x{a,b}x{c,d} is x{a+c,b+d}
+                flat.append(part)
         return self.nothing_read if not flat else flat[0] if len(flat) == 1 else self._node("concat", tuple(flat), None)
 
     def union(self, parts: Iterable[Node], depth: int = 0) -> Node:
@@ -345,6 +350,7 @@ class Elements:
     def _join(self, parts: set[Formula]) -> None:
         """Join elements that differ in the count of one repeat, where the counts touch."""
         while True:
+            look(READING)
             groups: dict[Apart, list[tuple[int, int | None, Formula]]] = {}
             for part in parts:
                 if part.kind is Kind.ATOM and isinstance(part.atom, Element):
@@ -386,6 +392,7 @@ class Elements:
         """Return all ways to read an element where some of the questions at its front hold."""
         found = element.forms.get(held)
         if found is None:
+            look(READING)
             found = element.forms[held] = list(self._forms(element, held))
         return found
 
@@ -485,10 +492,11 @@ class Elements:
         kind = formula.kind
         if kind is Kind.ATOM or kind is Kind.NOT:
             return self._may_end(formula.atom, held) == (kind is Kind.ATOM)
-        found = [self.accepts(part, held) for part in formula.parts]
+        found = (self.accepts(part, held) for part in formula.parts)
         return all(found) if kind is Kind.ALL_OF else any(found) if kind is Kind.ANY_OF else kind is Kind.EVERYTHING
 
     def _may_end(self, element: Element, held: Held) -> bool:
+        look(READING)
         at = element
         while at.node is not None and at.rest is not None:
             empty = self._answered(at.node.empty, held)

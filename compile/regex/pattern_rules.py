@@ -385,23 +385,21 @@ class PatternRules:
 
     def _clamp(self, element: Element) -> Element:
         """Return an element whose repeats count no further than a token reads; see `alike`."""
-        found = self._clamped.get(element)
-        if found is None:
-            e = self._elements
-            chain, at = [], element
-            while at.node is not None and at.rest is not None:
-                chain.append(at.node)
-                at = at.rest
-            found = at
-            for node in reversed(chain):
-                if node.kind == "repeat":
-                    low, high = node.count
-                    if high is not None or low > 1:
-                        most = self._most_rounds(node.parts[0])
-                        low, high = min(low, most), None if high is None or high >= most else high
-                    node = e.repeat(node.parts[0], low, high)
-                found = e.element(node, found)
-            self._clamped[element] = found
+        e, known = self._elements, self._clamped
+        chain, at = [], element
+        while at not in known and at.node is not None and at.rest is not None:
+            chain.append((at, at.node))
+            at = at.rest
+        found = known.get(at, at)
+        for each, node in reversed(chain):  # what follows an element is the end of others
+            look(READING)
+            if node.kind == "repeat":
+                low, high = node.count
+                if high is not None or low > 1:
+                    most = self._most_rounds(node.parts[0])
+                    low, high = min(low, most), None if high is None or high >= most else high
+                node = e.repeat(node.parts[0], low, high)
+            found = known[each] = e.element(node, found)
         return found
 
     def _most_rounds(self, node: Node) -> int:

@@ -6,11 +6,13 @@ A schema is rewritten into one that says so itself. Whatever it allows the schem
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from ...compile.json_schema.dialects import DIALECTS, by_uri
-from ...compile.json_schema.source import Schema, pointer
-from ...errors import ConstraintError
+from ...compile.json_schema.source import Schema, check_depth, pointer
+from ...depth import enough_stack
+from ...errors import ConstraintError, SchemaError
 
 _MEMBERS = ("properties", "patternProperties")
 _SAYS_MEMBERS = ("additionalProperties", "unevaluatedProperties")
@@ -33,7 +35,9 @@ def closed(schema: Schema) -> Schema:
     >>> closed({"properties": {"a": {"type": "object"}}})
     {'properties': {'a': {'type': 'object'}}, 'additionalProperties': False}
     """
-    return _Closing(schema).whole() if isinstance(schema, dict) else schema
+    check_depth(schema)
+    with enough_stack(partial(SchemaError, pointer="")):
+        return _Closing(schema).whole() if isinstance(schema, dict) else schema
 
 
 class _Closing:

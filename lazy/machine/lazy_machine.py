@@ -155,7 +155,8 @@ class ByteMachine:
         if inner:
             return 0
         if state not in self._homes:
-            self._homes[state] = self._memory.home_of(state, self._make)
+            with uncollected(), self._guard.begin():
+                self._homes[state] = self._memory.home_of(state, self._make)
         home = self._homes[state]
         if home is None:
             return 0

@@ -278,6 +278,7 @@ def test_clients_take_turns_for_rows():
 
 
 PLACE = '"x": 1'
+_IS_JSON = {"Content-Type": "application/json"}
 
 
 def requests_of(levels: int) -> dict[str, str]:
@@ -309,7 +310,7 @@ def test_requests_of_any_depth_are_answered_and_so_is_the_next(bytes_allowed: in
     with running(limits=limits) as service, httpx.Client(base_url=service.url, timeout=60) as client:
 
         def ask(body: str, path: str = "/v1/completions") -> httpx.Response:
-            return client.post(path, content=body, headers={"Content-Type": "application/json"})
+            return client.post(path, content=body, headers=_IS_JSON)
 
         for levels in deep.LEVELS:
             for name, body in requests_of(levels).items():
@@ -329,3 +330,24 @@ def test_requests_of_any_depth_are_answered_and_so_is_the_next(bytes_allowed: in
                     else:
                         assert error["limit"] == "depth"
             assert ask(requests_of(1)["regex"]).status_code == 200
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf-32"])
+def test_the_depth_of_a_body_is_seen_in_every_encoding(encoding: str) -> None:
+    with running() as service, httpx.Client(base_url=service.url, timeout=60) as client:
+        for levels in (700, 10_000):
+            nested = "[" * levels + "]" * levels  # of the bytes of ∀ one is a quote in UTF-16
+            body = f'{{"model": "{loading.TINY}", "prompt": "∀", "max_tokens": 12, "guided_json": {nested}}}'
+            answer = client.post("/v1/completions", content=body.encode(encoding), headers=_IS_JSON)
+            assert (answer.status_code, answer.json()["error"]["limit"]) == (400, "depth")
+        body = f'{{"model": "{loading.TINY}", "prompt": "∀", "max_tokens": 12, "guided_regex": "a"}}'
+        answer = client.post("/v1/completions", content=body.encode(encoding), headers=_IS_JSON)
+        assert answer.json()["choices"][0]["text"] == "a"
+
+
+def test_a_body_with_much_after_its_last_bracket_holds_up_nobody() -> None:
+    body = f'{{"model": "{loading.TINY}", "prompt": "x", "guided_choice": [{"[]," * 800}[]]}}' + " " * 500_000
+    with running() as service, httpx.Client(base_url=service.url, timeout=60) as client:
+        began = time.process_time()
+        assert client.post("/v1/completions", content=body, headers=_IS_JSON).status_code == 400
+        assert time.process_time() - began < 1
