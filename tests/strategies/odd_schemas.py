@@ -64,7 +64,10 @@ class Writer:
     def written(self, table: mw.TransitionTable) -> str | None:
         """Return a text that a table allows, with a liking for brackets and quotes; None if it gets long."""
         rng, tokens = self.rng, self.tokens
-        shortest = table.to_table().min_length
+        try:
+            shortest = table.to_table().min_length
+        except mw.errors.NoTableError:  # of arrays of distinct items, which a matcher follows
+            shortest = UNREACHABLE
         limit = None if shortest == UNREACHABLE else shortest + rng.choice([0, 3, 10, 30])
         matcher, out = mw.Matcher(table, max_tokens=limit), b""
         while len(out) < 3000:

@@ -1093,7 +1093,7 @@ BAD = [
         "/properties/a/patternProperties/x[: the pattern cannot be compiled",
     ),
     ({"pattern": r"(a)\1"}, {}, SchemaError, "back-reference"),
-    ({"uniqueItems": True}, {}, SchemaError, '/uniqueItems: "uniqueItems" cannot be enforced exactly here'),
+    ({"not": {"uniqueItems": True}}, {}, SchemaError, '/not/uniqueItems: "uniqueItems" cannot be enforced exactly'),
     ({"minProperties": 2}, {}, SchemaError, '/minProperties: "minProperties" cannot be enforced exactly here'),
     ({"not": {"maxProperties": 1}}, {}, SchemaError, '/not/maxProperties: "maxProperties" cannot be enforced'),
     (

@@ -58,9 +58,12 @@ class Outcome:
     def agrees_on_refusal(self) -> bool:
         """Whether both refuse the schema or none does.
 
-        But a budget of the table may be too small, and it refuses counts of members that no text asks for.
+        But a budget of the table may be too small, and it refuses counts of members that no text asks for. A matcher
+        sees to distinct items beside either.
         """
         theirs, mine = self.refusals
+        if theirs is None and getattr(mine, "keyword", "") == "uniqueItems":
+            return True
         if isinstance(theirs, mw.errors.BudgetError) or (theirs is None) == (mine is None):
             return True
         return mine is None and getattr(theirs, "keyword", "") in ("minProperties", "maxProperties")
