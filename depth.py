@@ -25,7 +25,7 @@ MOST_PARENTHESES = 100  # parentheses and brackets of a grammar in others
 MOST_TIMES_OVER = 8  # how often what a grammar repeats is repeated, as in "a"{2}{3}
 MOST_LITERAL = 100_000  # characters of a text or a pattern in a grammar in Lark's notation with many brackets
 MOST_TERMINALS = 64  # terminals of a grammar that consist of others
-MOST_RULES = 12_000  # definitions in a grammar: a chain of so many compiles within a second
+MOST_RULES = 6_000  # definitions in a grammar: a chain of so many compiles within a second
 
 LIMIT = "depth"
 """What `limit` of an error says where a constraint is nested too deeply."""

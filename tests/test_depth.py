@@ -218,7 +218,7 @@ AT_LIMIT = [
     ("grammar lark", "in a terminal", MOST_PARENTHESES),
     ("grammar lark", "in a pattern", MOST_GROUPS),
     ("grammar lark", "terminals", MOST_TERMINALS - 1),
-    ("grammar ebnf", "rules", 10_000),
+    ("grammar ebnf", "rules", MOST_RULES - 10),
     ("structural tag", "sequence", MOST_FORMATS - 3),
     ("structural tag", "tag", MOST_FORMATS - 3),
     ("structural tag", "schema", MOST_LEVELS // 2 - 3),
