@@ -19,7 +19,7 @@ from .compilers import Allowance, Compilers, Warm
 from .folder import Folder
 
 _SLICES = (0.02, 0.2)  # seconds that a constraint has in each lane but the last
-_NICE = (5, 10, 19)  # of each lane's processes: what takes longest has the lowest priority
+_NICE = (5, 7, 10)  # of each lane's processes: what takes longest gives way to the others
 
 _Found: TypeAlias = Future[TransitionTable | None]
 

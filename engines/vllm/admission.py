@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ...compile.cache.folder import Folder
 from ...compile.cache.lanes import Lanes
-from ...errors import MaskwrightError, ProcessError
+from ...errors import ConstraintError, MaskwrightError, ProcessError
 from ...first_use import use
 from ..constraints import EngineConstraints, Kind, processes_beside
 from ..options import VARIABLE, options_of
@@ -27,9 +27,13 @@ _VERDICTS = 10_000  # that are remembered, of some hundred bytes each
 def share_tables() -> None:
     """Have all processes of this engine read tables from one folder, if the operator named none; it goes with this one.
 
-    Processes that start later have the option from the environment.
+    Processes that start later have the option from the environment. Options that are wrong stop the engine later: of
+    what a plugin raises at once, vLLM only writes a log.
     """
-    if options_of().cache_directory is not None:
+    try:
+        if options_of().cache_directory is not None:
+            return
+    except ConstraintError:
         return
     folder, maker = tempfile.mkdtemp(prefix="maskwright-tables-"), os.getpid()
     given = json.loads(os.environ.get(VARIABLE, "").strip() or "{}")

@@ -60,7 +60,7 @@ def check_request(
     try:
         known = constraints()
         known.check_stops(sorted(params.all_stop_token_ids))
-        check = known.compile if admission is None else admission.check
+        check = admission.check if admission is not None and admission.constraints is known else known.compile
         check(KINDS[kind.name], source)
     except MaskwrightError as error:
         raise VLLMValidationError(said(error), parameter=field) from error
