@@ -23,7 +23,7 @@ import click
 from maskwright.cli.main import main as command_line
 from maskwright.compile.json_schema.approximations import ALLOWED
 from maskwright.compile.json_schema.dialects import DIALECTS
-from maskwright.compile.json_schema.formats import INEXACT, KNOWN, UNSUPPORTED
+from maskwright.compile.json_schema.formats import INEXACT, KNOWN
 from maskwright.compile.json_schema.keywords import NARROWER
 from maskwright.table.groups import GROUPS, SPECS
 
@@ -164,13 +164,11 @@ def drafts() -> str:
 
 def formats() -> str:
     """Return every format, and whether it is exact."""
-    rows = [(f"`{name}`", _exactness(name)) for name in sorted({*KNOWN, *UNSUPPORTED})]
+    rows = [(f"`{name}`", _exactness(name)) for name in sorted(KNOWN)]
     return table(("format", "what is enforced"), rows)
 
 
 def _exactness(name: str) -> str:
-    if name in UNSUPPORTED:
-        return f'**refused**, unless `allow=["format"]`: {UNSUPPORTED[name]}'
     if name in INEXACT:
         return f"**narrower**: {INEXACT[name]}"
     return "exact"

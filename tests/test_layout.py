@@ -79,6 +79,7 @@ HEAVY = {
         for name in ("lark", "lark_attributes", "lark_definitions", "lark_parser", "lark_terminals")
     },
     "referencing": {"compile/json_schema/documents.py"},
+    "idna": {"compile/json_schema/domain_names.py"},
     "jsonschema_specifications": {"compile/json_schema/documents.py"},
     "pydantic": {"serve"},
     "fastapi": {"serve"},

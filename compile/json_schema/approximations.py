@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...errors import AllowKeyword, ConstraintError, SchemaError, Unenforced
+from ...errors import AllowKeyword, ConstraintError, Remedy, SchemaError, Unenforced
 from .source import KeywordPath, placed, pointer, shown
 
 ALLOWED = frozenset({"uniqueItems", "format", "minProperties", "maxProperties"})
@@ -61,15 +61,15 @@ class KeywordPlace:
     path: KeywordPath
     approximations: Approximations
 
-    def approximate(self, why: str, approximation: str) -> None:
+    def approximate(self, why: str, approximation: str, *remedies: Remedy) -> None:
         """Note that the keyword is not enforced. Raises SchemaError unless that is allowed.
 
-        why: no automaton can do it. approximation: what is accepted instead.
+        why: no automaton can do it. approximation: what is accepted instead. remedies: what would enforce it.
         """
         keyword, where = self.path[1], pointer(self.path)
         if keyword not in self.approximations.allowed:
             raise SchemaError(
                 f'"{keyword}" cannot be enforced exactly here: {why}', where, keyword,
-                remedies=[AllowKeyword(keyword, approximation)],
+                remedies=[*remedies, AllowKeyword(keyword, approximation)],
             )  # fmt: skip
         self.approximations._found[Unenforced(placed(self.approximations.within, where), keyword, approximation)] = None

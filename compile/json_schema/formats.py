@@ -2,14 +2,15 @@
 
 A few are known only between two bounds: `language` has only valid strings, `superset` has all valid ones, and `INEXACT`
 says which strings lie between. The negation of a format is that of its superset, so that nothing is accepted wrongly.
-`UNSUPPORTED` has formats that no regular language comes near, with the reason.
+Those of `IDN` need the library `idna`.
 """
 
 from __future__ import annotations
 
-import unicodedata
+import importlib.util
 from collections.abc import Callable, Mapping
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,17 @@ from ...automata.subsets import determinize
 from .. import store
 from ..regex.lower import to_dfa
 
-UNSUPPORTED: Mapping[str, str] = {
-    "idn-hostname": "the rules for internationalised labels (RFC 5891 to 5893: normalisation, context, direction, and "
-    "the length after Punycode) are not regular",
-}
+IDN = frozenset({"idn-email", "idn-hostname"})
+"""Formats that need the tables of the library `idna`."""
+
+_LABELS = (
+    "an internationalised label has at most 13 characters, or more where most of its letters are ASCII and the others "
+    "Latin, since its length in Punycode depends on all of them at once. Its letters are of scripts in general use, "
+    "none beyond U+D7A3, and Latin ones beyond ASCII stand beside no others. Letters from right to left have no marks, "
+    "and only ASCII labels stand beside theirs. A joiner follows a virama or stands between letters that join. No mark "
+    "follows a letter with which such a mark may compose, nor one of the same or a later combining class. Labels in "
+    "Punycode (xn--) would have to be decoded"
+)
 
 INEXACT: Mapping[str, str] = {
     "byte": "where the last character's unused bits are not zero, decoders differ (RFC 4648, 3.5)",
@@ -36,10 +44,9 @@ INEXACT: Mapping[str, str] = {
     "second may be: at the end of June or December in UTC, with an offset of whole quarters of an hour",
     "hostname": "internationalised labels (xn--) would have to be decoded, and names of more than 127 octets "
     "are cut into pieces that bound their length",
-    "idn-email": "a domain's label is taken only if it is surely valid (RFC 5890 to 5893). In ASCII it has at most 63 "
-    "octets and does not begin with xn--. Any other has at most 13 characters, or more where most are ASCII: letters, "
-    "digits and marks of Latin, Greek, Cyrillic, Armenian, Georgian, Devanagari, Thai, kana, Han and Hangul. It has no "
-    "upper case, no two hyphens in a row, and no two marks in a row whose order matters",
+    "idn-email": f"in a domain, {_LABELS}",
+    "idn-hostname": "a name has at most four labels, the fourth of at most 61 octets, so that all are at most 253, and "
+    f"{_LABELS}",
     "regex": "groups are taken up to two deep, without names, references back, property escapes and ranges such as b-y",
     "relative-json-pointer": "drafts differ on index manipulation, as in 0+1/a",
     "time": "second 60 is taken only where a leap second may be, with an offset of whole quarters of an hour",
@@ -59,7 +66,7 @@ def superset(name: str, meter: Meter) -> Dfa:
 
 @cache
 def _language(name: str) -> Dfa:
-    dfa = _kept(f"format {name}", _FORMATS[name])
+    dfa = _kept(f"format {name}", _FORMATS[name], _domain_names().TABLES if name in IDN else "")
     _made[id(dfa.transition)] = name
     return dfa
 
@@ -77,9 +84,12 @@ def _superset(name: str) -> Dfa:
     return _kept(f"all that may be a {name}", SUPERSETS[name])
 
 
-def _kept(name: str, make: Callable[[], Dfa]) -> Dfa:
-    """Return the automaton of a name, from disk if this machine made it before: some take 0.1 s to make."""
-    key = store.name_of("format", name, store.code())
+def _kept(name: str, make: Callable[[], Dfa], tables: str = "") -> Dfa:
+    """Return the automaton of a name, from disk if this machine made it before: some take a second to make.
+
+    tables: the versions of the tables of characters that it is made from.
+    """
+    key = store.name_of("format", name, tables, store.code())
     arrays: dict[str, NDArray[Any]] | None = store.load(key)
     if arrays is None:
         made = make()
@@ -238,64 +248,28 @@ def _email_pattern(beyond: str) -> str:
 
 
 _NOT_ASCII = "\u0080-\U0010ffff"
-_SCRIPTS = (  # whose labels are taken; they are written from left to right, and none has a character beyond U+D7A3
-    (0x00DF, 0x024F), (0x1E00, 0x1EFF),  # Latin
-    (0x0370, 0x03FF), (0x0400, 0x052F), (0x0560, 0x0588), (0x10D0, 0x10FF),  # Greek, Cyrillic, Armenian, Georgian
-    (0x0900, 0x097F), (0x0E00, 0x0E7F),  # Devanagari, Thai
-    (0x3005, 0x3007), (0x3041, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xAC00, 0xD7A3),  # CJK
-)  # fmt: skip
-_IN_CONTEXT = frozenset("\u0375\u30fb")  # of these scripts (RFC 5892, appendix A)
-_MOST_IN_ASCII_LABEL, _MOST_IN_LABEL, _PRICE = 63, 53, 4
 
 
-def idn_characters() -> tuple[str, str, str]:
-    """Return letters and digits, marks of combining class 0, and other marks that any label may have; for brackets.
+def has_idna() -> bool:
+    """Return whether the library that the formats of `IDN` need is installed."""
+    return importlib.util.find_spec("idna") is not None
 
-    These are PVALID by RFC 5892, and compose with no character before them. So a label is in NFC if no two marks of
-    other classes, which have an order, stand side by side.
-    """
-    chars = [chr(code) for low, high in _SCRIPTS for code in range(low, high + 1)]
-    composing = {part for char in chars if char < "\uac00" for part in unicodedata.normalize("NFD", char)[1:]}
-    found: tuple[list[str], list[str], list[str]] = ([], [], [])
-    for char in chars:
-        category = unicodedata.category(char)
-        folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", char).casefold())
-        is_exception = char in "\u00df\u03c2\u3007"  # PVALID by name (RFC 5892, 2.6)
-        if not is_exception and (folded != char or category not in ("Ll", "Lo", "Lm", "Nd", "Mn", "Mc")):
-            continue
-        if char not in _IN_CONTEXT and char not in composing:
-            found[0 if category[0] != "M" else 1 if not unicodedata.combining(char) else 2].append(char)
-    letters, marks, ordered = map("".join, found)
-    return letters, marks, ordered
+
+def _domain_names() -> ModuleType:
+    from . import domain_names  # which imports `idna`
+
+    return domain_names
 
 
 def _idn_email() -> Dfa:
-    """Return the Mailbox of RFC 6531, 3.3, with those domains whose labels are surely valid.
-
-    An ASCII label has at most 63 octets. Any other has at most 59 in Punycode, behind "xn--". A search over all states
-    of the encoder (its bias and the number of characters) shows that b ASCII characters and k others up to U+D7A3 take
-    at most 59 octets where 6 + b + 4 k does not exceed 59. So an ASCII character costs 1 in such a label, another one
-    costs 4, and a label may cost 53.
-    """
-    letters, marks, ordered = idn_characters()
-    after = f"[{ordered}]?"
-    foreign = f"[a-z0-9{letters}]{after}(?:-?[a-z0-9{letters}{marks}]{after})*"
-    label = f"(?:{_label_pattern('')}|{foreign})"
-    labels = _regex(rf"{label}(?:\.{label})*")
-    class_of = np.zeros(BYTES, np.uint16)
-    class_of[ord(".")], class_of[0x80:0xC0], class_of[0xC0:] = 1, 2, 3
-    in_ascii, others = _MOST_IN_ASCII_LABEL + 1, _MOST_IN_LABEL + 1  # states by what a label costs so far
-    transition = np.full((in_ascii + others, 4), -1, np.int32)
-    place = np.arange(in_ascii + others)
-    transition[:, 1], transition[:, 2] = 0, place
-    for first, num in ((0, in_ascii), (in_ascii, others)):
-        transition[first : first + num - 1, 0] = place[first + 1 : first + num]
-        paid = min(num, others - _PRICE)
-        transition[first : first + paid, 3] = in_ascii + _PRICE + np.arange(paid)
-    priced = canonical(class_of, transition, np.ones(place.size, np.bool_))
-    encoded = _regex(r"(?:.*\.)?[Xx][Nn]--.*")
-    domain = ops.difference(ops.intersection(labels, priced), encoded)
+    """Return the Mailbox of RFC 6531, 3.3, with those domains whose labels are surely valid."""
+    domain = _domain_names().mail_domain()
     return ops.concat(_regex(f"{_local_pattern(_NOT_ASCII)}@"), ops.union(domain, _regex(_address_literal_pattern())))
+
+
+def _idn_hostname_superset() -> Dfa:
+    label, dot = _label_pattern(_NOT_ASCII), "[.\u3002\uff0e\uff61]"
+    return _regex(f"{label}(?:{dot}{label})*")
 
 
 # --------------------------------------------------------------------------------- identifiers (RFC 3986, RFC 3987)
@@ -382,6 +356,7 @@ _FORMATS: dict[str, Callable[[], Dfa]] = {
     "duration": _duration,
     "email": lambda: _regex(_email_pattern("")),
     "idn-email": _idn_email,
+    "idn-hostname": lambda: _domain_names().host_name(),
     "hostname": _hostname,
     "ipv4": lambda: _regex(_IPV4),  # RFC 2673, 3.2
     "ipv6": lambda: _regex(_ipv6_pattern()),
@@ -403,6 +378,7 @@ SUPERSETS: dict[str, Callable[[], Dfa]] = {
     "date-time": lambda: _regex(f"{_date_pattern(True)}[Tt]{_ANY_TIME}"),
     "hostname": _hostname_superset,
     "idn-email": lambda: _regex(_email_pattern(_NOT_ASCII)),
+    "idn-hostname": _idn_hostname_superset,
     "uri-template": _uri_template("+#./;?&=,!@|"),
     "relative-json-pointer": lambda: _regex(f"(?:0|[1-9][0-9]*)(?:#|(?:[+-][1-9][0-9]*)?{_POINTER})"),
     "regex": utf8.text,

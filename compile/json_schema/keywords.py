@@ -12,7 +12,7 @@ from decimal import Decimal
 from functools import partial
 
 from ...automata.budget import Budget, Meter
-from ...errors import SchemaError
+from ...errors import Advice, SchemaError
 from . import unevaluated
 from .algebra import (
     ANY,
@@ -53,7 +53,7 @@ from .branches import Branches
 from .context import ABSENT, KINDS, UNIVERSAL, Compiler, Handler, Handlers, KeywordContext
 from .dialects import DIALECTS, Dialect
 from .documents import Documents, Target
-from .formats import KNOWN, UNSUPPORTED
+from .formats import IDN, KNOWN, has_idna
 from .literals import number, one_of, values_of
 from .source import Json, SchemaSource, pointer, quoted, read
 from .widened import Widened
@@ -218,10 +218,12 @@ def format_(context: KeywordContext, value: Json) -> Node | None:
     node = _NUMERIC.get(value)
     if node is not None:
         return node
-    if value in UNSUPPORTED:
+    if value in IDN and not has_idna():
         if not context.kinds() & STRING:
             return None
-        context.place("format").approximate(f"{quoted(value)}: {UNSUPPORTED[value]}", "any string")
+        install = Advice("Install the library: pip install 'maskwright[idn]'")
+        why = f"{quoted(value)} needs the tables of the library idna, which is not installed"
+        context.place("format").approximate(why, "any string", install)
         return Unenforceable(STRING, "format", value)
     return Format(value) if value in KNOWN else None
 

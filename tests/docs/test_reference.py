@@ -14,7 +14,7 @@ import maskwright as mw
 from maskwright.cli.main import main as command_line
 from maskwright.compile.json_schema.approximations import ALLOWED
 from maskwright.compile.json_schema.dialects import DIALECTS
-from maskwright.compile.json_schema.formats import INEXACT, KNOWN, UNSUPPORTED
+from maskwright.compile.json_schema.formats import INEXACT, KNOWN
 from maskwright.compile.json_schema.keywords import HANDLERS, NARROWER
 from maskwright.compile.tags import reading
 from maskwright.table.file import FORMAT_VERSION
@@ -63,7 +63,7 @@ def test_every_keyword_is_on_the_page():
 
 def test_keywords_that_allow_may_name_have_a_line_that_says_what_is_accepted():
     refused = cells(section("json_schema.md", "Refusals"))
-    assert set(refused) - {"idn-hostname"} == ALLOWED
+    assert set(refused) - {"idn-hostname", "idn-email", "idna"} == ALLOWED
 
 
 def test_keywords_that_are_annotations_change_nothing():
@@ -77,11 +77,10 @@ def test_keywords_that_are_annotations_change_nothing():
 
 def test_every_format_is_there_with_what_is_inexact(hooks):
     told = cells(hooks.formats())
-    assert set(told) == {*KNOWN, *UNSUPPORTED}
+    assert set(told) == KNOWN
     for name, why in INEXACT.items():
         assert told[name].startswith("**narrower**")
         assert why in told[name]
-    assert all(told[name].startswith("**refused**") for name in UNSUPPORTED)
     assert all(told[name] == "exact" for name in set(KNOWN) - set(INEXACT))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import random
+import sys
 import time
 from decimal import Decimal
 from pathlib import Path
@@ -416,7 +417,8 @@ def test_other_types_are_refused(source):
         formula(source)
 
 
-def test_what_is_accepted_by_name_is_not_enforced():
+def test_what_is_accepted_by_name_is_not_enforced(monkeypatch):
+    monkeypatch.setitem(sys.modules, "idna", None)
     schema = {"uniqueItems": True, "properties": {"a": {"format": "idn-hostname"}}}
     found = Approximations({"uniqueItems", "format"}, "/in")
     check(schema, [[1, 1], {"a": "-"}], [], approximations=found)
@@ -469,7 +471,6 @@ BAD = [
     ({"enum": ["\ud800"]}, "/enum", "half of a surrogate pair, \\ud800, cannot be written as UTF-8"),
     ({"pattern": 5}, "/pattern", '"pattern" must be a string with a regular expression, not 5'),
     ({"format": []}, "/format", '"format" must be a string, not the array []'),
-    ({"format": "idn-hostname"}, "/format", 'Pass allow=["format"] to accept any string, or take it out'),
     ({"items": 5}, "/items", "a schema is an object, true or false, not 5"),
     ({"prefixItems": {}}, "/prefixItems", '"prefixItems" must be an array of schemas, not the object {}'),
     ({"prefixItems": [{}], "items": [{}]}, "/items", '"items" must be a schema, since "prefixItems" is there'),

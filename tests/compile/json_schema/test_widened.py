@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -25,6 +26,14 @@ FORMATS = jsonschema.FormatChecker(formats=())
 def _is_host(value: object) -> bool:
     """The set of strings of the format, which may be any here, as the table knows nothing of it."""
     return value not in ("b", "")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _without_idna() -> Iterator[None]:
+    """Without the library, the format is not enforced."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "idna", None)
+        yield
 
 
 def compiled(schema: Any) -> Any:
