@@ -108,8 +108,11 @@ TABLE = {
     ),
     "a keyword that is not enforced": (
         mw.errors.SchemaError,
-        lambda v: mw.compile_json_schema({"uniqueItems": True}, v),
-        {"pointer": "/uniqueItems", "keyword": "uniqueItems", "remedies": (AllowKeyword("uniqueItems", "equal items"),)},
+        lambda v: mw.compile_json_schema({"not": {"uniqueItems": True}}, v),
+        {
+            "pointer": "/not/uniqueItems", "keyword": "uniqueItems",
+            "remedies": (AllowKeyword("uniqueItems", "equal items"),),
+        },
         'Pass allow=["uniqueItems"] to accept equal items, or take it out',
         "Pass --allow uniqueItems to accept equal items, or take it out",
         'Send "allow": ["uniqueItems"] to accept equal items, or take it out',

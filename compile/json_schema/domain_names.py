@@ -211,7 +211,7 @@ def mail_domain() -> Dfa:
         nfa, label = Nfa(), ops.union(foreign, in_ascii)
         others = nfa.repeat(nfa.concat([nfa.literal(b"."), nfa.embed(label)]), 0, None)
         found.append(determinize(nfa, nfa.concat([nfa.embed(label), others])))
-    return ops.union(*found)
+    return ops.unions(found)
 
 
 def host_name() -> Dfa:
@@ -224,4 +224,4 @@ def host_name() -> Dfa:
         three = nfa.concat([nfa.repeat(before, 0, _MOST_LABELS - 2), nfa.embed(label)])
         four = nfa.concat([nfa.repeat(before, _MOST_LABELS - 1, _MOST_LABELS - 1), nfa.embed(last)])
         found.append(determinize(nfa, nfa.union([three, four])))
-    return ops.union(*found)
+    return ops.unions(found)

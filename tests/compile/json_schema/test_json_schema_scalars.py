@@ -731,7 +731,8 @@ ROWS = {
     "idn-hostname": (
         f"실례.테스트 www.例え.テスト faß.de {'a' * 63} {'.'.join(['a' * 63] * 3 + ['a' * 61])} a\u3002b a\uff0eb "
         "a\uff61b βς.gr \u06fd\u06fe l·l α\u0375β א׳ב א״ב ・ぁ ・ァ ・丈 \u0628\u0660\u0628 \u06f00 "
-        "\u0915\u094d\u200d\u0937 \u0915\u094d\u200c\u0937 \u0628\u064a\u200c\u0628\u064a שלום.com 1host thờitrangviệt.vn",
+        "\u0915\u094d\u200d\u0937 \u0915\u094d\u200c\u0937 \u0628\u064a\u200c\u0628\u064a שלום.com 1host "
+        "thờitrangviệt.vn",
         f"〮실례 실〮례 {'a' * 64} {'.'.join(['a' * 63] * 4)} -> -a a- -ü ü- xn--X XN--aa---o47jg78q \u0903a \u0300a "
         "\u0488a \u0640\u07fa a·l l·a ·l l· α\u0375S α\u0375 A׳ב ׳ב def・abc ・ ب\u0660\u06f0 \u0915\u200d\u0937 "
         "\u200d\u0937 \u0915\u094d\u200c\u0937x\u200cy 0a.א 0ا aא א0\u0660 . 。 .a a. a。 a..b a.b.c.d.e",
