@@ -22,7 +22,7 @@ def start(settings: Settings, *, say: Callable[[str], None]) -> None:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise MissingDependencyError(f"serving needs {error.name}: pip install 'maskwright[serve]'") from None
-    from . import loading, server, service
+    from . import app, loading, server, service
 
     loaded = loading.loaded(settings.model)
     for note in loaded.notes:
@@ -36,4 +36,5 @@ def start(settings: Settings, *, say: Callable[[str], None]) -> None:
     playground = settings.playground and not access.api_keys
     if playground:
         say(f"{address}/ is the playground; --no-playground leaves it out")
-    server.run(made, access, playground=playground)
+    made_app = app.create_app(made, playground=playground, api_keys=access.api_keys, log_requests=access.log_requests)
+    server.run(made_app, made, access)

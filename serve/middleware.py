@@ -13,29 +13,39 @@ import time
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from prometheus_client import CollectorRegistry, Counter
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .metrics import Metrics
 from .refusals import Refused
 from .settings import Limits
 
 _log = logging.getLogger("maskwright.serve.requests")
 
-ANSWERED = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
+ANSWERED = {"/v1/chat/completions": "chat", "/v1/completions": "completions", "/v1/retrieve": "retrieve"}
 """Routes whose requests are counted, and how metrics call them."""
 
 _OPEN = ("/health", "/ready", "/metrics")  # for probes, which have no key
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
+class Counted(Protocol):
+    """The metrics of any service."""
+
+    registry: CollectorRegistry
+    requests: Counter
+
+
 class Watched(Protocol):
     """What is read of a service."""
 
     limits: Limits
-    metrics: Metrics
+
+    @property
+    def metrics(self) -> Counted:
+        """Its metrics."""
 
 
 class JSON(Response):

@@ -7,15 +7,14 @@ import logging
 import socket
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import uvicorn
+from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .app import create_app
 from .middleware import client_at
-from .service import Service
-from .settings import Access
+from .settings import Access, Limits
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable
@@ -24,15 +23,24 @@ if TYPE_CHECKING:
 _IDLE_SECONDS = 5  # between two requests of a connection, after which it is closed
 
 
+class Stopped(Protocol):
+    """What a service is told when its server stops."""
+
+    limits: Limits
+
+    def drain(self) -> None:
+        """Refuse new requests from now on."""
+
+    def cancel_all(self) -> None:
+        """End the answers that are still open."""
+
+
 class Server(uvicorn.Server):
     """uvicorn, but a stop first refuses new requests and gives open answers `grace_seconds` to end."""
 
-    def __init__(
-        self, service: Service, access: Access, *, playground: bool = True, log_level: str = "warning"
-    ) -> None:
+    def __init__(self, app: FastAPI, service: Stopped, access: Access, *, log_level: str = "warning") -> None:
         self._service = service
         grace = service.limits.grace_seconds
-        app = create_app(service, playground=playground, api_keys=access.api_keys, log_requests=access.log_requests)
         config = uvicorn.Config(
             app, host=access.host, port=access.port, log_level=log_level, lifespan="on", access_log=False, ws="none",
             http=patient_for(access), h11_max_incomplete_event_size=access.max_header_bytes,
@@ -52,7 +60,7 @@ class Server(uvicorn.Server):
 
     async def _cancel_later(self) -> None:
         await asyncio.sleep(self._service.limits.grace_seconds)
-        self._service.worker.cancel_all()
+        self._service.cancel_all()
 
 
 def patient_for(access: Access) -> type[H11Protocol]:
@@ -163,13 +171,13 @@ def _crowded(app: ASGI3Application) -> ASGI3Application:
     return told
 
 
-def run(service: Service, access: Access, *, playground: bool = True) -> None:
-    """Serve until SIGTERM or SIGINT."""
+def run(app: FastAPI, service: Stopped, access: Access) -> None:
+    """Serve an application until SIGTERM or SIGINT."""
     # the engine's thread gets the interpreter back from a thread that compiles ten times sooner
     sys.setswitchinterval(0.0005)
     if access.log_requests:
         _log_to_standard_error()
-    Server(service, access, playground=playground).run()
+    Server(app, service, access).run()
 
 
 def _log_to_standard_error() -> None:

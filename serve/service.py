@@ -133,6 +133,10 @@ class Service:
         """Refuse new requests from now on."""
         self.draining = True
 
+    def cancel_all(self) -> None:
+        """Cancel the sequences that are open."""
+        self.worker.cancel_all()
+
     async def stop(self) -> None:
         """Cancel the remaining sequences and end the threads."""
         self.drain()

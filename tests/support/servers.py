@@ -14,6 +14,7 @@ httpx = pytest.importorskip("httpx")
 openai = pytest.importorskip("openai")
 
 from maskwright.serve import loading  # noqa: E402
+from maskwright.serve.app import create_app  # noqa: E402
 from maskwright.serve.server import Server  # noqa: E402
 from maskwright.serve.service import Service  # noqa: E402
 from maskwright.serve.settings import Access, Limits  # noqa: E402
@@ -38,7 +39,9 @@ def running(loaded=None, limits=None, slow=0.0, access=None, playground=True, **
 
     if slow:
         engine.step = slower
-    server = Server(service, access or Access(port=0), playground=playground)
+    access = access or Access(port=0)
+    app = create_app(service, playground=playground, api_keys=access.api_keys, log_requests=access.log_requests)
+    server = Server(app, service, access)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
