@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig
 
 
+class NoBeamError(ValueError):
+    """Nothing that is allowed has a score."""
+
+
 class Beams(logits_process.LogitsProcessor):
     """The constraint in beam search: a processor, and the operations that `beam_search` is written against.
 
@@ -116,7 +120,7 @@ def search_beams(
         gather=gather,
     )
     if not bool(found.valid[:, 0].all()):
-        raise ValueError(
+        raise NoBeamError(
             "the other logits processors, or scores that are not numbers, leave no match: "
             "see to min_new_tokens, bad_words_ids, eos_token_ids and the like; with distances=False, to max_new_tokens"
         )

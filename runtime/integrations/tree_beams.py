@@ -210,7 +210,7 @@ def _over_tree(model: Model, tree: TreeCache, scores: list[Tensor]) -> Any:
             logits = of_input[:, -1:].repeat_interleave(each, dim=0)
         elif input_ids.shape[1] == 1:
             kwargs.pop("logits_to_keep", None)  # those of all beams are wanted
-            seen = _mask(tree, attention_mask, model.dtype)
+            seen = seen_by_beams(tree, attention_mask, model.dtype)
             logits = run(input_ids.view(-1, each), seen, position_ids.reshape(-1, each), **kwargs).view(rows, 1, -1)
         else:
             raise ValueError("tree_beam_search takes one token a step: leave out assisted decoding and the like")
@@ -228,10 +228,11 @@ def _over_tree(model: Model, tree: TreeCache, scores: list[Tensor]) -> Any:
     return out
 
 
-def _mask(tree: TreeCache, prompts: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return what is added to the scores (B, 1, M, S) of one more token of each beam: 0 where it sees, or the least.
+def seen_by_beams(tree: TreeCache, prompts: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Let a tree grow by a token of each beam, and return what is added to the scores (B, 1, M, S) of these tokens.
 
-    prompts: (B * M, P or more) as `generate` has it, 0 at the padding; None: there is none.
+    That is 0 where one sees, or the least. prompts: (B * M, P or more) as `generate` has it, 0 at the padding; None:
+    there is none.
     """
     visible = tree.grow()
     if prompts is None:
