@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,19 +11,19 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import Advice, ConstraintError, TableError
+from ..errors import Advice, ConstraintError
 from ..table.item_ids import ItemIds
 from ..table.sharded_files import ShardedFiles
 from ..table.sharded_matrix import ShardedMatrix
 from ..table.snapshot import Snapshot
-from ..table.transition_table import TransitionTable
 from ..table.update_log import check_apart
 from ..vocabulary.token_ids import EndTokens
 from ..vocabulary.vocabulary import Vocabulary
 from .catalogue_file import CatalogueHeader, ItemRows, is_fixed, matrix_of, read_fixed, write_fixed
-from .found_items import AnyFilter, Table, on_host, ranked_items
+from .columns import Columns, columns_of
 from .item_follower import ItemFollower
 from .item_store import ItemStore
+from .items import Items
 from .parquet import ParquetRows, read_with_names, read_with_offsets
 from .sequences import compile_sids, progress_bar, rectangle, sort_sids
 from .shards.build import build_shards
@@ -36,7 +35,7 @@ Kind = Literal["table", "matrix"]
 
 
 @dataclass(frozen=True, eq=False)
-class Catalogue:
+class Catalogue(Items):
     """A set of semantic IDs with the items that they stand for. Make one with `of`, `from_parquet` or `merge_shards`.
 
     N items have semantic IDs of L codes. A code is a number within its level; `code_tokens` has the token of a model
@@ -55,36 +54,28 @@ class Catalogue:
         code_tokens: Which token stands for each code.
         vocabulary: The fingerprint of the tokenizer's vocabulary, "" if none was given.
         metadata: The user's own, whatever JSON can hold.
+        columns: Values of the items by the names of columns, (N,) by row: `columns["price"].at(rows)`.
+        epoch: How many updates a catalogue that lives had taken; all processes that follow one log count alike.
 
     Examples:
         >>> shop = Catalogue.of([[3, 1], [3, 0]], ["shoe", "hat"], 12, offsets=[0, 4], kind="matrix").live()
         >>> shop.insert([[2, 2]], ["sock"])
+        1
         >>> shop.delete(["hat"])
+        2
         >>> shop = shop.publish()
         >>> shop.items(shop.states([[3, 5], [3, 4], [2, 6]]))
         ['shoe', 'sock']
     """
 
-    table: Table
-    ids: ItemIds
-    code_tokens: CodeTokens
-    vocabulary: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
     _store: ItemStore | ItemFollower | None = field(default=None, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        rows = self.table.num_items
-        if len(self.ids) != rows:
-            raise TableError(f"there are {len(self.ids):,} item ids for {rows:,} input rows")
-        if self.code_tokens.length != self.table.max_length:
-            raise TableError(f"codes have {self.code_tokens.length} levels, sequences {self.table.max_length} tokens")
-        json.dumps(dict(self.metadata))  # TypeError for what is not JSON
 
     @classmethod
     def of(
         cls, sids: object, items: object, vocab_size: int | None = None, *, offsets: int | Sequence[int] = 0,
         names: Sequence[str | Sequence[str]] | None = None, vocabulary: Vocabulary | None = None,
         eos: EndTokens | None = None, kind: Kind = "table", metadata: Mapping[str, Any] | None = None,
+        columns: Mapping[str, Any] | None = None,
     ) -> Catalogue:  # fmt: skip
         """Return the catalogue of items with semantic IDs.
 
@@ -103,6 +94,8 @@ class Catalogue:
             eos: As in `compile_sids`; leave it out for IDs, which are all as long.
             kind: "table", or "matrix" for a sorted matrix, which is needed to live and to lie on several devices.
             metadata: Anything that JSON can hold.
+            columns: Values (N,) by the names of columns, such as `{"price": [5, 9]}`: booleans, integers, numbers or
+                strings of one kind a column, None where one is missing. `where` filters by them.
 
         Returns:
             A catalogue of N items.
@@ -126,14 +119,15 @@ class Catalogue:
         known = code_tokens_of(codes, offsets, names, vocabulary)
         tokens = np.empty(codes.shape, np.min_scalar_type(size - 1))
         known.tokens(codes, tokens, size)
-        return cls._compiled(tokens, ids, known, size, vocabulary, eos, kind, metadata)
+        kept = columns_of(columns, len(ids))
+        return cls._compiled(tokens, (ids, known, kept), size, vocabulary, eos, kind, metadata)
 
     @classmethod
     def from_parquet(
         cls, source: str | os.PathLike[str], vocab_size: int | None = None, *, sids: str | Sequence[str], items: str,
         offsets: int | Sequence[int] = 0, names: Sequence[str | Sequence[str]] | None = None,
         vocabulary: Vocabulary | None = None, eos: EndTokens | None = None, kind: Kind = "table",
-        metadata: Mapping[str, Any] | None = None, progress: bool | None = None,
+        metadata: Mapping[str, Any] | None = None, columns: Sequence[str] = (),
     ) -> Catalogue:  # fmt: skip
         """Return the catalogue of the items in a Parquet file, or in all files of a folder and of those below it.
 
@@ -151,7 +145,7 @@ class Catalogue:
             eos: As in `of`.
             kind: As in `of`.
             metadata: As in `of`.
-            progress: Whether to show a bar; None for long reads on a terminal.
+            columns: Names of columns of the files that the catalogue keeps, as of `of`.
 
         Returns:
             A catalogue of as many items as there are rows.
@@ -165,162 +159,32 @@ class Catalogue:
         Examples:
             >>> catalogue = Catalogue.from_parquet("items/", 33_000, sids="sid", items="item_id")  # doctest: +SKIP
         """
-        rows = ParquetRows(source, sids, items, vocabulary)
+        rows = ParquetRows(source, sids, items, vocabulary, columns)
         check_written(rows.are_names, offsets, names)
         if not rows.count:
             raise ConstraintError(f"there are no rows in {os.fspath(source)}: nothing could be decoded")
         size = vocab_size_of(vocab_size, vocabulary)
-        with progress_bar(rows.count, progress) as report:
+        with progress_bar(rows.count) as report:
             if names is None:
-                tokens, ids, known = read_with_offsets(rows, size, offsets, report)
+                tokens, ids, known, kept = read_with_offsets(rows, size, offsets, report)
             else:
                 check_names(offsets, vocabulary)
-                tokens, ids, known = read_with_names(rows, size, names, vocabulary, report)
-        return cls._compiled(tokens, ids, known, size, vocabulary, eos, kind, metadata)
+                tokens, ids, known, kept = read_with_names(rows, size, names, vocabulary, report)
+        return cls._compiled(tokens, (ids, known, kept), size, vocabulary, eos, kind, metadata)
 
     @classmethod
     def _compiled(
-        cls, tokens: NDArray[Any], ids: ItemIds, known: CodeTokens, size: int, vocabulary: Vocabulary | None,
-        eos: EndTokens | None, kind: Kind, metadata: Mapping[str, Any] | None,
+        cls, tokens: NDArray[Any], items: tuple[ItemIds, CodeTokens, Columns], size: int,
+        vocabulary: Vocabulary | None, eos: EndTokens | None, kind: Kind, metadata: Mapping[str, Any] | None,
     ) -> Catalogue:  # fmt: skip
         if kind not in ("table", "matrix"):
             raise ConstraintError(f'must be "table" or "matrix", not {kind!r}', argument="kind")
         if kind == "matrix" and eos is not None:
             raise ConstraintError("is for tables: the sequences of a sorted matrix end by themselves", argument="eos")
         table = sort_sids(tokens, size) if kind == "matrix" else compile_sids(tokens, size, eos=eos)
-        return cls(table, ids, known, vocabulary.fingerprint if vocabulary is not None else "", dict(metadata or {}))
-
-    # ------------------------------------------------------------------------------------------------ items
-
-    @property
-    def num_items(self) -> int:
-        """How many items there are: of a catalogue that lives, without those that were deleted."""
-        if isinstance(self.table, Snapshot) and self.table.items is not None:
-            return int(self.table.items.live.sum())
-        return len(self)
-
-    def filter(self, keep: Any) -> AnyFilter:
-        """Return a filter that keeps some items.
-
-        Filters of one catalogue, of one version if it lives, are joined by `&`, `|` and `~`, item by item.
-        `ops.with_filters` gives each row of a batch its own; a `Matcher` and `to_device` take a filter in place of a
-        table.
-
-        Args:
-            keep: (N,) booleans in the order of the input: an array, or a column of Arrow, Polars, pandas or DuckDB. Of
-                a catalogue that lives one for each row that ever was; those of deleted items say nothing.
-
-        Returns:
-            A `SidFilter`; of a catalogue that lives a `LiveFilter`, which `at` takes over to later versions.
-
-        Raises:
-            ConstraintError: These are no booleans, there is a null, or there are not as many as items.
-
-        Examples:
-            >>> catalogue = Catalogue.of([[3, 1], [3, 0]], ["shoe", "hat"], vocab_size=4)
-            >>> catalogue.filter([True, False]).contains([[3, 1], [3, 0]])
-            array([ True, False])
-        """
-        return self.table.filter(keep)
-
-    def without(self, ids: object) -> AnyFilter:
-        """Return a filter that leaves out the items with any of some ids, such as those that a user has seen.
-
-        Another item with the same semantic ID is kept.
-
-        Args:
-            ids: (n,) ids of items, which need not be there.
-
-        Returns:
-            The filter, as of `filter`.
-
-        Examples:
-            >>> catalogue = Catalogue.of([[3, 1], [3, 0]], ["shoe", "hat"], vocab_size=4)
-            >>> catalogue.without(["hat"]).contains([[3, 1], [3, 0]])
-            array([ True, False])
-        """
-        rows = self.ids.rows(ids)
-        if isinstance(self.table, Snapshot):
-            return self.table.without_rows(rows)
-        keep = np.ones(len(self), np.bool_)
-        keep[rows] = False
-        return self.filter(keep)
-
-    def items(
-        self, found: object, limit: int | None = None, *, filters: AnyFilter | Sequence[AnyFilter] | None = None
-    ) -> list[Any]:
-        """Return the ids of the items that were found, each once, the best first.
-
-        What is not valid, and states that are none of a whole sequence, mean no item. Where scores are known they
-        decide, and equals keep their order; items that share a semantic ID follow each other in the order of the input.
-
-        Args:
-            found: `Beams` or `Sequences` of a decoder (B, M); or final states, (B, M) or (M,), the best first, as they
-                stand in `states` of these or as `states` of this class returns them.
-            limit: The most items for each of B; None for all.
-            filters: Those under which the search ran, filter i that of the i-th share of B: of items that share a
-                semantic ID only those that it keeps come back.
-
-        Returns:
-            A list of ids for each of B; of states (M,) one list.
-
-        Raises:
-            ConstraintError: A filter is of another catalogue or version.
-
-        Examples:
-            >>> catalogue = Catalogue.of([[3, 1], [3, 0]], ["shoe", "hat"], vocab_size=4)
-            >>> catalogue.items(catalogue.states([[3, 0], [3, 1]]))
-            ['hat', 'shoe']
-        """
-        lists, is_batch = ranked_items(self.table, self.ids, found, limit, filters)
-        return [list(row) for row in lists] if is_batch else list(lists[0])
-
-    def ranked(
-        self, found: object, limit: int | None = None, *, filters: AnyFilter | Sequence[AnyFilter] | None = None
-    ) -> list[Any]:
-        """Return pairs of an item's id and its score, as `items` orders them. Arguments are those of `items`.
-
-        Returns:
-            A list of pairs for each of B; of states (M,) one list, whose scores are NaN.
-
-        Examples:
-            >>> catalogue = Catalogue.of([[3, 1], [3, 0]], ["shoe", "hat"], vocab_size=4)
-            >>> catalogue.ranked(catalogue.states([[3, 0]]))
-            [('hat', nan)]
-        """
-        lists, is_batch = ranked_items(self.table, self.ids, found, limit, filters)
-        return [list(row.items()) for row in lists] if is_batch else list(lists[0].items())
-
-    def states(self, tokens: object) -> NDArray[np.int64]:
-        """Return the final state of each sequence of tokens, as `generate` of transformers writes them.
-
-        Args:
-            tokens: (.., T) integers without the prompt, of which the first L are read.
-
-        Returns:
-            (..) states. A sequence that is not in the set has a state that means no item.
-
-        Raises:
-            ValueError: These are no integers, or fewer than L.
-
-        Examples:
-            >>> catalogue = Catalogue.of([[3, 1], [3, 0]], ["shoe", "hat"], vocab_size=4)
-            >>> catalogue.items(catalogue.states([[3, 1], [0, 0]]))
-            ['shoe']
-        """
-        array = on_host(tokens)
-        length = self.code_tokens.length
-        if array.ndim < 1 or array.shape[-1] < length or array.dtype.kind not in "iu":
-            raise ValueError(f"tokens must be integers (.., T), T at least {length}, not {array.dtype} {array.shape}")
-        flat = np.ascontiguousarray(array[..., :length], np.int64).reshape(-1, length)
-        found = self.table.walk(flat) if isinstance(self.table, TransitionTable) else self.table.find(flat)
-        return found.reshape(array.shape[:-1])
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __repr__(self) -> str:
-        return f"Catalogue({self.num_items:,} items, {self.table!r})"
+        ids, known, columns = items
+        fingerprint = vocabulary.fingerprint if vocabulary is not None else ""
+        return cls(table, ids, known, fingerprint, dict(metadata or {}), columns)
 
     # ---------------------------------------------------------------------------------------------- changes
 
@@ -348,7 +212,7 @@ class Catalogue:
         """
         matrix = matrix_of(self.table, "live catalogues")
         header = CatalogueHeader(self.code_tokens, self.vocabulary, self.metadata)
-        rows = ItemRows.of(matrix, self.ids)
+        rows = ItemRows.of(matrix, self.ids, self.columns)
         return self._of_store(ItemStore(header, rows, matrix, capacity, widths=widths, log=log))
 
     @classmethod
@@ -390,8 +254,8 @@ class Catalogue:
 
     @classmethod
     def _of_store(cls, store: ItemStore | ItemFollower) -> Catalogue:
-        table, ids = store.publish()
-        made = cls(table, ids, *store.header)
+        now = store.publish()
+        made = cls(now.table, now.ids, *store.header, now.columns, now.epoch, now.by_id)
         object.__setattr__(made, "_store", store)
         return made
 
@@ -415,29 +279,64 @@ class Catalogue:
         """How many sequences the store has beside those of the last `compact`: the capacity at most."""
         return self._living.num_delta
 
-    def insert(self, sids: Any, items: Any) -> None:
+    def insert(self, sids: Any, items: Any, columns: Mapping[str, Sequence[Any]] | None = None) -> int:
         """Add items to the store: `publish` shows them. Each takes the next row.
 
         Args:
             sids: (N, L) codes, as those of the catalogue.
             items: (N,) ids. One that is there already has one semantic ID more.
+            columns: Values (N,) by column; of a column that is not named they are missing.
+
+        Returns:
+            The epoch that shows them.
 
         Raises:
-            ConstraintError: A code has no token, ids are of another kind, there is no room for more sequences, or the
-                catalogue is fixed. None was added.
+            ConstraintError: A code has no token, ids or values are of another kind, there is no room for more
+                sequences, or the catalogue is fixed. None was added.
         """
-        self._changing.insert(sids, items)
+        return self._changing.insert(sids, items, columns or {})
 
-    def delete(self, items: Any) -> None:
-        """Remove items from the store: `publish` shows that. A call looks through all ids: give many at once.
+    def put(self, items: Any, sids: Any = None, columns: Mapping[str, Sequence[Any]] | None = None) -> int:
+        """Replace or add items in the store, all at once: `publish` shows that.
+
+        An item that keeps its semantic ID keeps its row, so that updates of its columns need no more memory. Another
+        takes the next row.
+
+        Args:
+            items: (N,) ids, each once. What there is with such an id is replaced.
+            sids: (N, L) codes; left out, each item is there and keeps its own.
+            columns: Values (N,) by column. A column that is not named stays as it was for an item that is there, and is
+                missing for another.
+
+        Returns:
+            The epoch that shows them.
+
+        Raises:
+            ConstraintError: As of `insert`; an id comes twice; or there is no such item, and no semantic ID is given.
+                Nothing was changed.
+
+        Examples:
+            >>> shop = Catalogue.of([[3, 1]], ["shoe"], 4, kind="matrix", columns={"price": [70]}).live()
+            >>> shop.put(["shoe", "hat"], [[3, 1], [2, 0]], {"price": [60, 20]})
+            1
+            >>> shop.publish().where("price < 50").num_sequences
+            1
+        """
+        return self._changing.put(items, sids, columns or {})
+
+    def delete(self, items: Any) -> int:
+        """Remove items from the store: `publish` shows that.
 
         Args:
             items: (n,) ids; all items that have one of them go.
 
+        Returns:
+            The epoch that does not show them.
+
         Raises:
             ConstraintError: No item has one of the ids, or the catalogue is fixed. None was removed.
         """
-        self._changing.delete(items)
+        return self._changing.delete(items)
 
     def publish(self) -> Catalogue:
         """Return the next version: the items of the store as they are now, for searches that begin from now on.
@@ -478,8 +377,8 @@ class Catalogue:
         """
         if self._store is None:
             return self
-        matrix, ids = self._store.live_rows()
-        return replace(self, table=matrix, ids=ids)
+        matrix, ids, columns = self._store.live_rows()
+        return replace(self, table=matrix, ids=ids, columns=columns, _index=None)
 
     # ------------------------------------------------------------------------------------------------ files
 
@@ -505,7 +404,8 @@ class Catalogue:
             self._changing.compact(save=Path(path))
             return
         assert not isinstance(self.table, Snapshot)  # which a store goes with
-        write_fixed(path, CatalogueHeader(self.code_tokens, self.vocabulary, self.metadata), self.table, self.ids)
+        header = CatalogueHeader(self.code_tokens, self.vocabulary, self.metadata)
+        write_fixed(path, header, self.table, self.ids, self.columns)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, vocabulary: Vocabulary | None = None) -> Catalogue:
@@ -526,8 +426,8 @@ class Catalogue:
         Examples:
             >>> catalogue = Catalogue.load("shop.catalogue")  # doctest: +SKIP
         """
-        header, table, ids = read_fixed(path, None if vocabulary is None else vocabulary.fingerprint)
-        return cls(table, ids, *header)
+        header, table, ids, columns = read_fixed(path, None if vocabulary is None else vocabulary.fingerprint)
+        return cls(table, ids, *header, columns)
 
     # ----------------------------------------------------------------------------------------------- shards
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from ..errors import ConstraintError, MaskwrightError
 from ..table.item_ids import ItemIds
-from ..table.snapshot import Snapshot
 from ..table.sorted_matrix import SortedMatrix
 from ..table.update_log import LogReader
 from .catalogue_file import CatalogueHeader, ItemRows, covered_now, is_fixed, matrix_of, read_fixed, read_live
-from .item_store import ItemStore
+from .columns import Columns
+from .item_store import ItemStore, Published
 
 _TRIES = 5  # a writer may save between the file is read and the log: then both are read again
 
@@ -48,18 +48,18 @@ class ItemFollower:
         for left in reversed(range(_TRIES)):
             before = _stamp(self._path)
             if is_fixed(self._path):
-                header, table, ids = read_fixed(self._path, self._vocabulary)
+                header, table, ids, columns = read_fixed(self._path, self._vocabulary)
                 matrix = matrix_of(table, "live catalogues")
-                rows, covered = ItemRows.of(matrix, ids), None
+                rows, covered, epoch = ItemRows.of(matrix, ids, columns), None, 0
             else:
-                header, rows, matrix, covered = read_live(self._path, self._vocabulary)
+                header, rows, matrix, covered, epoch = read_live(self._path, self._vocabulary)
             try:
                 reader = LogReader(self._log, rows.header(matrix.vocab_size), covered, lambda: covered_now(self._path))
             except MaskwrightError:
                 if left and _stamp(self._path) != before:
                     continue
                 raise
-            store = ItemStore(header, rows, matrix, self._capacity, widths=self._widths, log=None)
+            store = ItemStore(header, rows, matrix, self._capacity, widths=self._widths, log=None, epoch=epoch)
             store.repeat(reader.new())
             return store, reader
         raise AssertionError("the last try returns or raises")
@@ -74,12 +74,12 @@ class ItemFollower:
         """How many sequences are beside those of the last compaction."""
         return self._store.num_delta
 
-    def live_rows(self) -> tuple[SortedMatrix, ItemIds]:
+    def live_rows(self) -> tuple[SortedMatrix, ItemIds, Columns]:
         """Return the live items alone, numbered anew. Raises ConstraintError if there is none."""
         return self._store.live_rows()
 
-    def publish(self) -> tuple[Snapshot, ItemIds]:
-        """Return the items as of the last whole update in the log, with the ids of all rows that ever were.
+    def publish(self) -> Published:
+        """Return the items as of the last whole update in the log.
 
         The snapshot is the same one as long as nothing came. Where reading cannot go on, file and log are read anew.
         Raises FileNotFoundError and TableFileError where that fails too; later calls try again once a file has changed.

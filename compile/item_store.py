@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConstraintError
-from ..table.item_ids import ItemIds
-from ..table.item_updates import bytes_of_delete, bytes_of_insert, delete_of_bytes, insert_of_bytes
+from ..table.item_ids import IdIndex, ItemIds
+from ..table.item_updates import Put, bytes_of_delete, bytes_of_insert, delete_of_bytes, insert_of_bytes
 from ..table.live_items import GrowingArray, ItemIndex, LiveItems
 from ..table.live_sids import LiveSids
 from ..table.snapshot import Snapshot
 from ..table.sorted_matrix import SortedMatrix
-from ..table.update_log import DELETE, INSERT, Covered, UpdateLog, check_apart
+from ..table.update_log import DELETE, INSERT, PUT, Covered, UpdateLog, check_apart
 from .catalogue_file import CatalogueHeader, ItemRows, read_live, write_live
+from .columns import Columns, GrowingColumns
 from .sequences import rectangle, sort_sids
+
+
+class Published(NamedTuple):
+    """The items of a store as they were at one moment."""
+
+    table: Snapshot
+    ids: ItemIds  # of all rows that ever were
+    columns: Columns
+    epoch: int  # how many updates it had taken
+    by_id: IdIndex  # which may have later rows too
 
 
 class ItemStore:
@@ -34,6 +45,7 @@ class ItemStore:
         capacity, widths: as of `LiveSids`.
         log: the file to which each update is written before the call returns. Updates in it are made again first.
         covered: how much of the log is in `rows` already.
+        epoch: how many updates are in `rows`.
 
     Items are rows: those that it began with in their order, then each inserted one, in the order of the calls. A row is
     never used again, so columns over the items only grow. All methods may be called from any thread.
@@ -53,8 +65,11 @@ class ItemStore:
         widths: tuple[int, ...] | None,
         log: str | os.PathLike[str] | None,
         covered: Covered | None = None,
+        epoch: int = 0,
     ) -> None:
         self.header = header
+        self.epoch = epoch
+        self._columns, self._by_id = GrowingColumns(rows.columns), IdIndex(rows.ids)
         self._sids = LiveSids(matrix, capacity, widths=widths)
         self._lock, self._saving = threading.Lock(), threading.Lock()
         self._owner = object()
@@ -76,15 +91,21 @@ class ItemStore:
         matrix = self._sids.base
         with self._lock:
             for kind, update in updates:
+                self.epoch += 1
                 if kind == INSERT:
                     read, ids = insert_of_bytes(update, matrix.length, self._ids.are_strings)
                     tokens = read.astype(matrix.columns.dtype)
                     self._sids.repeat([(kind, tokens)])
-                    self._take(tokens, ids)
-                else:
+                    self._take(tokens, ids, {})
+                elif kind == DELETE:
                     rows = delete_of_bytes(update)
                     self._sids.repeat([(kind, self._tokens.view()[rows])])
                     self._live.view()[rows] = False
+                else:
+                    put = Put.of_bytes(update, matrix.length, self._ids.are_strings)
+                    put = put._replace(tokens=put.tokens.astype(matrix.columns.dtype))
+                    self._sids.repeat([(INSERT, put.tokens), (DELETE, self._tokens.view()[put.gone])])
+                    self._make(put)
             self._follow(self._sids.base)
 
     def close(self) -> None:
@@ -103,27 +124,52 @@ class ItemStore:
         if self._closed:
             raise ValueError("this live catalogue was closed: its updates would be in no log")
 
-    def _take(self, tokens: NDArray[Any], ids: ItemIds) -> None:
+    def _take(self, tokens: NDArray[Any], ids: ItemIds, values: Mapping[str, Sequence[Any]]) -> None:
         """Give the next rows to items."""
         first = len(self._tokens.view())
+        self._columns.append(values, len(tokens))
+        self._by_id.append(first, ids)
         self._tokens.append(tokens)
         self._live.append(np.ones(len(tokens), np.bool_))
         self._ids.append(ids)
         self._index.append(range(first, first + len(tokens)), tokens)
+
+    def _make(self, put: Put) -> None:
+        """Do what a put says with rows; sequences are done with."""
+        self._columns.set(put.changed, put.changes)
+        self._live.view()[put.gone] = False
+        if len(put.tokens):
+            self._take(put.tokens, put.ids, put.values)
 
     @property
     def num_delta(self) -> int:
         """How many sequences were inserted that the base does not have: `capacity` at most."""
         return self._sids.num_delta
 
-    def insert(self, sids: Sized, items: Sized) -> None:
+    def insert(self, sids: Sized, items: Sized, columns: Mapping[str, Sequence[Any]]) -> int:
         """Add items: codes (N, L) as of the catalogue's semantic IDs, and ids (N,), each of which takes the next row.
 
-        An id that is there already has one semantic ID more. Raises ConstraintError, and adds none, for codes that have
-        no token, for ids of another kind, and where the delta is full.
+        An id that is there already has one semantic ID more. columns: values (N,); of one that is not named they are
+        missing. Returns the epoch that shows them. Raises ConstraintError, and adds none, for codes that have no token,
+        for ids and values of another kind, and where the delta is full.
         """
         if not len(sids) and not len(items):
-            return
+            return self.epoch
+        tokens, ids = self._read(sids, items)
+        with self._lock:
+            self._check_open()
+            if columns:
+                self._columns.check(columns, len(ids))
+                none = np.empty(0, np.int64)
+                self._put(Put(tokens, ids, columns, none, none, {}))
+            else:
+                self._sids.update(INSERT, tokens, lambda: self._record(INSERT, bytes_of_insert(tokens, ids)))
+                self._take(tokens, ids, {})
+                self.epoch += 1
+            return self.epoch
+
+    def _read(self, sids: Sized, items: Sized) -> tuple[NDArray[Any], ItemIds]:
+        """Return the tokens (N, L) and the ids of items. Raises ConstraintError."""
         codes, ids = rectangle(sids), ItemIds.of(items)
         if len(ids) != len(codes):
             raise ConstraintError(
@@ -133,36 +179,106 @@ class ItemStore:
         matrix = self._sids.base
         tokens = np.empty(codes.shape, matrix.columns.dtype)
         self.header.code_tokens.tokens(codes, tokens, matrix.vocab_size)
+        return tokens, ids
+
+    def put(self, items: Sequence[Any], sids: Sized | None, columns: Mapping[str, Sequence[Any]]) -> int:
+        """Replace or add items by their ids (N,), all at once, and return the epoch that shows them.
+
+        sids: codes (N, L); None: each item is there and keeps its own. columns: values (N,); a column that is not named
+        stays as it was for an item that is there, and is missing for another. Raises ConstraintError, and changes
+        nothing, as `insert` does, for an id that comes twice, and without `sids` for one that there is not.
+        """
+        if not len(items):
+            return self.epoch
+        tokens, ids = (None, ItemIds.of(items)) if sids is None else self._read(sids, items)
+        self._ids.check(ids)
+        named = list(ids)
+        if len(set(named)) < len(named):
+            twice = next(each for at, each in enumerate(named) if each in named[:at])
+            raise ConstraintError(f"item {twice!r} comes twice: put it once", argument="items")
         with self._lock:
             self._check_open()
-            self._sids.update(INSERT, tokens, lambda: self._record(INSERT, bytes_of_insert(tokens, ids)))
-            self._take(tokens, ids)
+            self._columns.check(columns, len(named))
+            put = self._planned(named, ids, tokens, columns)
+            self._put(put)
+            return self.epoch
 
-    def delete(self, items: object) -> None:
-        """Remove all items with any of some ids (n,). A call looks through all ids: give many at once.
+    def _planned(
+        self, named: list[Any], ids: ItemIds, tokens: NDArray[Any] | None, columns: Mapping[str, Sequence[Any]]
+    ) -> Put:
+        """Return what a put does with rows: where an item keeps its only semantic ID, columns change in their place."""
+        live, all_tokens = self._live.view(), self._tokens.view()
+        there = [rows[live[rows]] for rows in self._by_id.rows(named, len(live))]
+        if tokens is None and (gone := [each for each, rows in zip(named, there, strict=True) if not rows.size]):
+            raise ConstraintError(
+                f"there is no item {gone[0]!r}, so that it needs a semantic ID: nothing was put", argument="items"
+            )
+        stays = [
+            tokens is None or (rows.size == 1 and bool((all_tokens[rows[0]] == tokens[at]).all()))
+            for at, rows in enumerate(there)
+        ]
+        new = [at for at, each in enumerate(stays) if not each]
+        old = [np.array([], np.int64), *(there[at] for at, each in enumerate(stays) if each)]
+        values = {name: [each[at] for at in new] for name, each in columns.items()}
+        before = [int(there[at][0]) if there[at].size else -1 for at in new]
+        if any(row >= 0 for row in before):  # what is not named stays
+            for name, each in self._columns.at(np.array([max(row, 0) for row in before], np.int64)).items():
+                if name not in columns:
+                    values[name] = [v if row >= 0 else None for v, row in zip(each, before, strict=True)]
+        if tokens is None:  # all rows of an item change
+            changes = {
+                name: [v for v, rows in zip(each, there, strict=True) for _ in rows] for name, each in columns.items()
+            }
+        else:
+            changes = {name: [each[at] for at, same in enumerate(stays) if same] for name, each in columns.items()}
+        place = np.array(new, np.int64)
+        rows = np.empty((0, all_tokens.shape[1]), all_tokens.dtype) if tokens is None else tokens[place]
+        gone_rows = np.concatenate([np.array([], np.int64), *(there[at] for at in new)])
+        return Put(rows, ids.take(place), values, gone_rows, np.concatenate(old), changes)
+
+    def _put(self, put: Put) -> None:
+        """Write a put to the log and make it; the lock is held. Raises ConstraintError, and changes nothing."""
+
+        def record() -> None:
+            self._record(PUT, put.to_bytes())
+
+        if len(put.tokens):
+            self._sids.update(INSERT, put.tokens, record)
+        else:
+            record()
+        self._sids.update(DELETE, self._tokens.view()[put.gone])
+        self._make(put)
+        self.epoch += 1
+
+    def delete(self, items: Sequence[Any]) -> int:
+        """Remove all items with any of some ids (n,), and return the epoch that does not show them.
 
         Raises ConstraintError, and removes none, for an id that no item has.
         """
-        wanted = ItemIds.of(items)
+        named = list(ItemIds.of(items))
+        if not named:
+            return self.epoch
         with self._lock:
             self._check_open()
-            ids, live = self._ids.view(), self._live.view()
-            rows = ids.rows(items)
-            rows = rows[live[rows]]
-            found = set(ids.at(rows))
-            for each in wanted.at(np.arange(len(wanted))):
-                if each not in found:
+            live = self._live.view()
+            there = [rows[live[rows]] for rows in self._by_id.rows(named, len(live))]
+            for each, rows in zip(named, there, strict=True):
+                if not rows.size:
                     raise ConstraintError(f"there is no item {each!r} to delete: none was removed", argument="items")
-            self._sids.update(DELETE, self._tokens.view()[rows], lambda: self._record(DELETE, bytes_of_delete(rows)))
-            live[rows] = False
+            gone = np.unique(np.concatenate(there))
+            self._sids.update(DELETE, self._tokens.view()[gone], lambda: self._record(DELETE, bytes_of_delete(gone)))
+            live[gone] = False
+            self.epoch += 1
+            return self.epoch
 
-    def publish(self) -> tuple[Snapshot, ItemIds]:
-        """Return the items as they are now, with the ids of all rows that ever were."""
+    def publish(self) -> Published:
+        """Return the items as they are now."""
         with self._lock:
             snapshot = self._sids.publish()
             self._follow(snapshot.base.matrix)
             items = LiveItems(self._index, self._tokens.view(), self._live.view().copy(), self._owner)
-            return replace(snapshot, items=items), self._ids.view()
+            columns = self._columns.view()
+            return Published(replace(snapshot, items=items), self._ids.view(), columns, self.epoch, self._by_id)
 
     def compact(self, save: str | os.PathLike[str] | None = None) -> None:
         """Join base and delta, as `LiveSids.compact` does: in a thread of its own, while all else goes on.
@@ -180,16 +296,16 @@ class ItemStore:
             with self._lock:
                 self._follow(self._sids.base)
                 live = None if save is None else self._live.view().copy()
-                tokens, ids = self._tokens.view(), self._ids.view()
+                tokens, ids, columns, epoch = self._tokens.view(), self._ids.view(), self._columns.view(), self.epoch
                 covered = None if self._log is None else self._log.covered
             if save is None or live is None:
                 return
             if not live.any():
                 raise ConstraintError("there is no item left: nothing could be decoded")
-            rows = ItemRows(tokens, live, ids)
+            rows = ItemRows(tokens, live, ids, columns)
             size = self._sids.base.vocab_size
             header = rows.header(size)
-            write_live(save, self.header, rows, size, covered)
+            write_live(save, self.header, rows, size, covered, epoch)
             if self._log is not None and covered is not None:
                 with self._lock:
                     self._log.restart(header, covered)
@@ -214,14 +330,16 @@ class ItemStore:
         index.append(range(index.count, len(tokens)), tokens[index.count :])
         self._index = index
 
-    def live_rows(self) -> tuple[SortedMatrix, ItemIds]:
+    def live_rows(self) -> tuple[SortedMatrix, ItemIds, Columns]:
         """Return the live items alone, numbered anew. Raises ConstraintError if there is none."""
         with self._lock:
             live, tokens, ids = self._live.view().copy(), self._tokens.view(), self._ids.view()
+            columns = self._columns.view()
         rows = np.flatnonzero(live)
         if not rows.size:
             raise ConstraintError("there is no item left: nothing could be decoded")
-        return sort_sids(tokens[rows], self._sids.base.vocab_size), ids.take(rows)
+        kept = {name: column.take(rows) for name, column in columns.items()}
+        return sort_sids(tokens[rows], self._sids.base.vocab_size), ids.take(rows), kept
 
     @classmethod
     def opened(
@@ -238,8 +356,8 @@ class ItemStore:
         Raises FileNotFoundError; TableFileError for a file that is no live catalogue or was damaged, and as the class
         does for the log; VocabularyMismatchError for another vocabulary's.
         """
-        header, rows, matrix, covered = read_live(path, vocabulary)
-        return cls(header, rows, matrix, capacity, widths=widths, log=log, covered=covered)
+        header, rows, matrix, covered, epoch = read_live(path, vocabulary)
+        return cls(header, rows, matrix, capacity, widths=widths, log=log, covered=covered, epoch=epoch)
 
 
 class _GrowingIds:

@@ -16,6 +16,7 @@ from ..automata.sequence_sort import Progress
 from ..errors import Advice, ConstraintError, DataError, MissingDependencyError
 from ..table.item_ids import ItemIds
 from ..vocabulary.vocabulary import Vocabulary
+from .columns import Column, columns_of
 from .sequences import rectangle
 from .sid_tokens import CodeTokens, code_tokens_of, with_offsets
 from .token_names import is_text, tokens_of_names
@@ -35,6 +36,7 @@ class Batch(NamedTuple):
     first: int  # the number of the first of them among all rows
     codes: NDArray[Any]  # (n, L)
     ids: ItemIds  # (n,)
+    columns: tuple[Any, ...] = ()  # of Arrow, (n,) each
 
     def check_length(self, length: int) -> None:
         """Raise ConstraintError unless semantic IDs are as long as those before."""
@@ -60,7 +62,9 @@ class ParquetRows:
         sids: str | Sequence[str],
         items: str,
         vocabulary: Vocabulary | None = None,
+        columns: Sequence[str] = (),
     ) -> None:
+        self.columns = tuple(columns)
         self._pq, self._vocabulary = import_parquet(source), vocabulary
         self._sids, self._items = [sids] if isinstance(sids, str) else list(sids), items
         self._files = parquet_files(Path(source))
@@ -68,7 +72,7 @@ class ParquetRows:
         for path in self._files:
             with reading(path), self._pq.ParquetFile(path) as file:
                 schema, rows = file.schema_arrow, file.metadata.num_rows
-            for name in (*self._sids, items):
+            for name in (*self._sids, items, *self.columns):
                 if name not in schema.names:
                     raise ConstraintError(f"{path} has no column {name!r}; it has {', '.join(schema.names)}")
             self.are_names |= any(is_text(schema.field(name).type) for name in self._sids)
@@ -85,7 +89,7 @@ class ParquetRows:
                 except ConstraintError as error:
                     where = f"{path}, counting from row {first - begin}" if first > begin else f"{path}"
                     raise ConstraintError(f"{where}: {error.message}", remedies=error.remedies) from None
-                yield Batch(first, codes, ids)
+                yield Batch(first, codes, ids, tuple(map(part.column, self.columns)))
                 first += len(part)
                 if progress is not None:
                     progress("reading", first, self.count)
@@ -113,7 +117,9 @@ class ParquetRows:
     def _parts(self, path: Path) -> Iterator[Any]:
         """Yield the batches of a file that have rows."""
         with reading(path):
-            parts = self._pq.ParquetFile(path).iter_batches(BATCH, columns=[*self._sids, self._items])
+            parts = self._pq.ParquetFile(path).iter_batches(
+                BATCH, columns=list(dict.fromkeys([*self._sids, self._items, *self.columns]))
+            )
         while True:
             with reading(path):
                 part = next(parts, None)
@@ -190,9 +196,10 @@ def _arrow_refused(path: Path) -> DataError:
 
 def read_with_offsets(
     rows: ParquetRows, size: int, offsets: int | Sequence[int], report: Progress | None
-) -> tuple[NDArray[Any], ItemIds, CodeTokens]:
-    """Return tokens (N, L) and ids of rows, whose tokens are known batch by batch."""
+) -> tuple[NDArray[Any], ItemIds, CodeTokens, dict[str, Column]]:
+    """Return tokens (N, L), ids and columns of rows, whose tokens are known batch by batch."""
     known, tokens, parts = CodeTokens(()), np.empty((0, 0), np.int64), []
+    columns: list[tuple[Any, ...]] = []
     for batch in rows.batches(report):
         if not batch.first:
             known = with_offsets(offsets, batch.codes.shape[1])
@@ -200,19 +207,36 @@ def read_with_offsets(
         batch.check_length(known.length)
         known.tokens(batch.codes, tokens[batch.first : batch.first + len(batch.codes)], size, batch.first)
         parts.append(batch.ids)
-    return tokens, ItemIds.joined(parts), known
+        columns.append(batch.columns)
+    return tokens, ItemIds.joined(parts), known, _joined(rows, columns)
 
 
 def read_with_names(
     rows: ParquetRows, size: int, names: Any, vocabulary: Vocabulary | None, report: Progress | None
-) -> tuple[NDArray[Any], ItemIds, CodeTokens]:
-    """Return tokens (N, L) and ids of rows, whose tokens are known once all codes are."""
+) -> tuple[NDArray[Any], ItemIds, CodeTokens, dict[str, Column]]:
+    """Return tokens (N, L), ids and columns of rows, whose tokens are known once all codes are."""
     codes, parts = np.empty((0, 0), np.int64), []
+    columns: list[tuple[Any, ...]] = []
     for batch in rows.batches(report):
         if not batch.first:
             codes = np.empty((rows.count, batch.codes.shape[1]), np.int64)
         batch.check_length(codes.shape[1])
         codes[batch.first : batch.first + len(batch.codes)] = batch.codes
         parts.append(batch.ids)
+        columns.append(batch.columns)
     known = code_tokens_of(codes, 0, names, vocabulary)
-    return known.tokens(codes, codes, size), ItemIds.joined(parts), known
+    return known.tokens(codes, codes, size), ItemIds.joined(parts), known, _joined(rows, columns)
+
+
+def _joined(rows: ParquetRows, parts: list[tuple[Any, ...]]) -> dict[str, Column]:
+    """Return columns of all rows. Raises ConstraintError."""
+    import pyarrow as pa
+
+    try:
+        whole = {
+            name: pa.chunked_array(list(each))
+            for name, each in zip(rows.columns, zip(*parts, strict=True), strict=True)
+        }
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
+        raise ConstraintError(f"a column has other types in other files: {error}", argument="columns") from None
+    return columns_of(whole, rows.count)

@@ -32,12 +32,21 @@ class FileKind(NamedTuple):
     key: str  # of the entry of the metadata that has the header
     what: str  # it is, in errors
     version: int  # of a table with one end token or none
-    several_ends: int  # version of a table with several; a reader refuses any third
+    several_ends: int  # version of a table with several; a reader refuses any that it does not know
     again: str  # how to make a file anew
+    columns: int | None = None  # version of a catalogue with columns
 
     def version_of(self, header: Mapping[str, Any]) -> int:
         """Return the version of a file with a header, which is that of a table or has that of a table inside."""
+        if self.columns is not None and header.get("columns"):
+            return self.columns
         return self.several_ends if "other_ends" in header.get("table", header) else self.version
+
+    @property
+    def versions(self) -> list[int]:
+        """All versions, each once."""
+        known = (self.version, self.several_ends, self.columns)
+        return [version for version in dict.fromkeys(known) if version is not None]
 
 
 def write(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -143,8 +152,8 @@ def _opened(name: str, kind: FileKind) -> Iterator[tuple[Any, dict[str, Any]]]:
                     f"{name} is a safetensors file, but not one that maskwright wrote for a {kind.what}"
                 )
             header = dict(json.loads(metadata[kind.key]))
-            if header.get("version") not in (kind.version, kind.several_ends):
-                read = " and ".join(map(str, dict.fromkeys((kind.version, kind.several_ends))))
+            if header.get("version") not in kind.versions:
+                read = " and ".join(map(str, kind.versions))
                 raise TableFileError(
                     f"{name} has format version {header.get('version')}, this maskwright reads {read}: {kind.again}"
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -170,6 +171,76 @@ class ItemIds:
     def __repr__(self) -> str:
         kind = "integers" if self.numbers is not None else "strings"
         return f"ItemIds({len(self):,} {kind}, {self.nbytes:,} bytes)"
+
+
+class IdIndex:
+    """The rows of items by their ids: those of the first rows, and of rows that come later.
+
+    It is worked out when it is first asked. Any thread may ask; one at a time appends.
+    """
+
+    def __init__(self, ids: ItemIds) -> None:
+        self._ids = ids
+        self._later: dict[ItemId, list[int]] = {}
+        self._lock = threading.Lock()
+        self._built: tuple[NDArray[Any], NDArray[np.int32]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is copied: the lock is not."""
+        return {"_ids": self._ids, "_later": self._later, "_built": self._built}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
+
+    def append(self, first: int, ids: ItemIds) -> None:
+        """Take ids of later rows, from row `first` on."""
+        for row, each in enumerate(ids, start=first):
+            self._later.setdefault(each, []).append(row)
+
+    def rows(self, ids: Sequence[ItemId], count: int) -> list[NDArray[np.int64]]:
+        """Return for each id its rows below `count`, ascending; none for an id that no item has."""
+        with self._lock:
+            if self._built is None:
+                keys = _keys(self._ids)
+                order = np.argsort(keys, kind="stable").astype(np.int32)
+                self._built = keys[order], order
+        keys, order = self._built
+        own = str if self._ids.numbers is None else int
+        wanted = [each if type(each) is own else None for each in ids]
+        asked = _keys(ItemIds.of([each for each in wanted if each is not None] or np.empty(0, np.int64)))
+        bounds = iter(zip(*(np.searchsorted(keys, asked, side).tolist() for side in ("left", "right")), strict=True))
+        found = []
+        for each in wanted:
+            if each is None:
+                found.append(np.empty(0, np.int64))
+                continue
+            low, high = next(bounds)
+            rows = np.sort(order[low:high]).astype(np.int64)
+            if own is str and high > low:  # keys are hashes
+                rows = rows[[other == each for other in self._ids.at(rows)]]
+            later = [row for row in self._later.get(each, ())[:] if row < count]
+            found.append(np.append(rows[rows < count], np.array(later, np.int64)))
+        return found
+
+
+def _keys(ids: ItemIds) -> NDArray[Any]:
+    """Return what ids are sorted by: integers themselves, hashes of 64 bits of strings."""
+    if ids.numbers is not None:
+        return ids.numbers
+    assert ids.text is not None
+    assert ids.starts is not None
+    lengths = np.diff(ids.starts)
+    found = lengths.astype(np.uint64) * _PRIME
+    left, at = np.flatnonzero(lengths), 0
+    while left.size:
+        found[left] = (found[left] ^ ids.text[ids.starts[left] + at]) * _PRIME
+        found[left] ^= found[left] >> np.uint64(29)
+        at += 1
+        left = left[lengths[left] > at]
+    return found
+
+
+_PRIME = np.uint64(0x9E3779B97F4A7C15)
 
 
 def _from_strings(values: list[Any]) -> ItemIds:

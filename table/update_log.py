@@ -27,7 +27,7 @@ except ImportError:  # Windows has no such locks: nothing keeps two live sets ap
 from ..errors import Advice, ConstraintError, TableFileError
 from .file import sync
 
-INSERT, DELETE = 1, 2
+INSERT, DELETE, PUT = 1, 2, 3
 
 SIDS, ITEMS = b"MWLIVE1\n", b"MWITEM1\n"
 """How logs begin, of live sets and of live catalogues."""

@@ -70,7 +70,7 @@ HEAVY = {
     "pyspark": {"compile/shards/spark_engine.py"},
     "py4j": {"compile/shards/spark_engine.py"},
     "pyarrow": {
-        *(f"compile/{name}" for name in ("shards", "sequences.py", "parquet.py", "token_names.py")),
+        *(f"compile/{name}" for name in ("shards", "sequences.py", "parquet.py", "columns.py", "token_names.py")),
         "table/item_ids.py",
         "cli",
     },

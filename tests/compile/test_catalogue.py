@@ -394,9 +394,7 @@ def test_arrow_files_are_refused_with_the_line_that_converts_them(kind, tmp_path
 
 def test_named_codes_are_read_from_parquet(folder):
     vocabulary, names = named_vocabulary(), ["<a_{}>", "<b_{}>", ["zero", "one", "two"]]
-    read = mw.Catalogue.from_parquet(
-        folder, sids="sid", items="number", names=names, vocabulary=vocabulary, progress=True
-    )
+    read = mw.Catalogue.from_parquet(folder, sids="sid", items="number", names=names, vocabulary=vocabulary)
     assert read.items(read.states(np.array([[30, 33, 35], [31, 32, 36]]))) == [10, 11, 9, 12]
     with pytest.raises(mw.errors.ConstraintError, match="leave one out"):
         mw.Catalogue.from_parquet(folder, sids="sid", items="number", names=names, vocabulary=vocabulary, offsets=1)

@@ -302,7 +302,7 @@ def test_files_that_are_no_live_catalogue_are_refused_by_name(tmp_path):
     base = tmp_path / "base"
     shop.live.save(base)
     check(mw.Catalogue.open(base, **OPTIONS), shop.rows)
-    _, rows, _, _ = read_live(base, None)
+    _, rows, *_ = read_live(base, None)
     assert list(rows.ids) == [item[0] for item in shop.rows]
     assert rows.live.all()
     for path in (shop.log, tmp_path / "live" / ".." / "live" / "log"):
