@@ -27,6 +27,31 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FILE_OR_DASH = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 
 
+class Named(click.ParamType[Any]):
+    """A value with a name or without, as NAME=VALUE or VALUE: a pair of the name, or None, and the value.
+
+    What stands before the first = is a name if it is an identifier that may have hyphens.
+    """
+
+    name = "[name=]value"
+
+    def __init__(self, value: click.ParamType[Any]) -> None:
+        self._value = value
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """Return how the value is shown in help."""
+        kind = "TEXT" if isinstance(self._value, click.types.StringParamType) else "PATH"
+        return f"[NAME=]{kind}"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        name, sign, rest = value.partition("=")
+        if not sign or not name.replace("-", "_").isidentifier() or rest.startswith("="):
+            return None, self._value.convert(value, param, ctx)
+        return name, self._value.convert(rest, param, ctx)
+
+
 class TableGroup(click.Group):
     """`show FILE` is `show table FILE`, and `inspect FILE` is `inspect table FILE`."""
 

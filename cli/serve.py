@@ -1,4 +1,4 @@
-"""`maskwright serve`: the OpenAI API over one model."""
+"""`maskwright serve`: the OpenAI API over one model, or a server of items."""
 
 from __future__ import annotations
 
@@ -11,33 +11,46 @@ from .. import serve as server
 from ..automata.budget import Budget
 from ..compile.json_schema.layout import Whitespace
 from ..serve.families import NAMES
-from ..serve.settings import Access, CacheSettings, Limits, ModelSettings, Settings
+from ..serve.settings import (
+    Access,
+    CacheSettings,
+    CatalogueSettings,
+    ItemSettings,
+    Limits,
+    ModelSettings,
+    Settings,
+)
 from . import options
 
 
-def _model(
-    folder: Path | None,
+def _models(
+    folders: tuple[tuple[str | None, Path], ...],
     tokenizer: Path | None,
     eos: int | None,
     name: str | None,
     device: str | None,
     dtype: str,
     calls: str,
-) -> ModelSettings:
-    if folder is None and (tokenizer, eos, name, device) != (None,) * 4:
+) -> tuple[ModelSettings, ...]:
+    if not folders and (tokenizer, eos, name, device) != (None,) * 4:
         raise click.UsageError("--tokenizer, --eos, --name and --device go with --model")
-    return ModelSettings(folder, tokenizer, eos, name, device, dtype, calls)
+    if name is not None and len(folders) > 1:
+        raise click.UsageError("--name is of one model: name several as --model NAME=FOLDER")
+    return tuple(
+        ModelSettings(folder, tokenizer, eos, name or own, device, dtype, calls) for own, folder in folders
+    ) or (ModelSettings(calls=calls),)
 
 
 _model_options = options.gathered(
-    "model",
-    _model,
+    "models",
+    _models,
     click.option(
         "--model",
-        "folder",
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
-        help="Folder of a causal language model of transformers. Without one, the server makes a small model of "
-        "nonsense.",
+        "folders",
+        multiple=True,
+        type=options.Named(click.Path(exists=True, file_okay=False, path_type=Path)),
+        help="Folder of a causal language model of transformers, as FOLDER or NAME=FOLDER. Without one, the server "
+        "makes a small model of nonsense. A server of items takes several, and encoder-decoders too.",
     ),
     click.option(
         "--tokenizer",
@@ -176,8 +189,84 @@ _cache_options = options.gathered(
 )  # fmt: skip
 
 
+_SHOWN = ItemSettings()
+
+
+def _items(
+    catalogues: tuple[tuple[str | None, Path], ...], logs: tuple[tuple[str | None, Path], ...], follow: bool,
+    filters: tuple[tuple[str | None, str], ...], prompt: str, beam_rows: int, most_beams: int, deadline: float,
+    capacity: int, example: bool,
+) -> ItemSettings | None:  # fmt: skip
+    if not catalogues and not example:
+        if logs or filters or follow:
+            raise click.UsageError("--log, --follow and --filter go with --catalogue")
+        return None
+    named = [(name or file.stem, file) for name, file in catalogues]
+    of = {name or (named[0][0] if len(named) == 1 else ""): log for name, log in logs}
+    if wrong := set(of) - {name for name, _ in named}:
+        raise click.UsageError(
+            f"--log {wrong.pop()!r} is of no catalogue: give it as NAME=FILE, with a catalogue's name"
+        )
+    if follow and not of:
+        raise click.UsageError("--follow needs the --log that another process writes")
+    if unnamed := [text for name, text in filters if name is None]:
+        raise click.UsageError(f"--filter {unnamed[0]!r} has no name: give it as NAME=EXPRESSION")
+    return ItemSettings(
+        catalogues=tuple(
+            CatalogueSettings(name, file, of.get(name), follow and name in of, capacity) for name, file in named
+        ),
+        filters=tuple((name or "", text) for name, text in filters),
+        prompt=prompt, example=example, beam_rows=beam_rows, most_beams=most_beams, deadline=deadline,
+    )  # fmt: skip
+
+
+_item_options = options.gathered(
+    "items",
+    _items,
+    click.option(
+        "--catalogue", "catalogues", multiple=True, type=options.Named(options.FILE),
+        help="Catalogue of items to find, as FILE or NAME=FILE. The server then finds items and writes no texts. May "
+        "be given several times.",
+    ),
+    click.option(
+        "--log", "logs", multiple=True, type=options.Named(click.Path(dir_okay=False, path_type=Path)),
+        help="File with the updates of a catalogue, as FILE or NAME=FILE. With it, items come and go over HTTP.",
+    ),
+    click.option("--follow", is_flag=True, help="Read the logs, which other processes write, and take no updates."),
+    click.option(
+        "--filter", "filters", multiple=True, type=options.Named(click.STRING),
+        help="Filter that requests name, as NAME=EXPRESSION over columns, such as cheap='price < 50'.",
+    ),
+    click.option(
+        "--prompt", default=_SHOWN.prompt, show_default=True,
+        help="What the model reads of a history. The semantic IDs of its items stand for {history}.",
+    ),
+    click.option(
+        "--beam-rows", type=click.IntRange(min=1), default=_SHOWN.beam_rows, show_default=True,
+        help="Most beams of one batch of searches.",
+    ),
+    click.option(
+        "--max-beams", "most_beams", type=click.IntRange(min=1), default=_SHOWN.most_beams, show_default=True,
+        help="Most beams of one request.",
+    ),
+    click.option(
+        "--deadline", type=click.FloatRange(min=0.001), default=_SHOWN.deadline, show_default=True,
+        help="Seconds after which a search is given up whose request names none.",
+    ),
+    click.option(
+        "--capacity", type=click.IntRange(min=1), default=CatalogueSettings.capacity, show_default=True,
+        help="Most sequences that are added to a catalogue until its file is saved anew.",
+    ),
+    click.option(
+        "--example", is_flag=True,
+        help="Serve a small model and 1,000 items, made on the spot, to try a server of items.",
+    ),
+)  # fmt: skip
+
+
 @click.command()
 @_model_options
+@_item_options
 @_access_options
 @_limit_options
 @options.budget_from(_USUAL.budget)
@@ -186,13 +275,29 @@ _cache_options = options.gathered(
     "--playground/--no-playground",
     default=True,
     show_default=True,
-    help="Whether to serve a page at / to try constraints on texts.",
+    help="Whether to serve a page at / to try constraints on texts, or to find items.",
 )
 def serve(
-    model: ModelSettings, access: Access, limits: Limits, budget: Budget, cache: CacheSettings, playground: bool
+    models: tuple[ModelSettings, ...],
+    items: ItemSettings | None,
+    access: Access,
+    limits: Limits,
+    budget: Budget,
+    cache: CacheSettings,
+    playground: bool,
 ) -> None:
-    """Serve the OpenAI API over one model: chat and completions, in the form that each request asks for."""
+    """Serve the OpenAI API over one model: chat and completions, in the form that each request asks for.
+
+    With --catalogue, serve items: POST /v1/retrieve ranks those of a catalogue.
+    """
     if access.private_key is not None and access.certificate is None:
         raise click.UsageError("--ssl-keyfile goes with --ssl-certfile")
-    settings = Settings(model, replace(limits, budget=budget), cache, access, playground=playground)
+    if items is not None:
+        given = tuple(model for model in models if model.folder is not None)
+        if not given and not items.example:
+            raise click.UsageError("--catalogue needs the --model that ranks its items")
+        items = replace(items, models=given)
+    elif len(models) > 1:
+        raise click.UsageError("a server of texts has one --model: give --catalogue too to serve items")
+    settings = Settings(models[0], items, replace(limits, budget=budget), cache, access, playground=playground)
     server.start(settings, say=lambda line: click.echo(line, err=True))

@@ -140,7 +140,7 @@ def read_fixed(
         ids = ItemIds.from_names(named)
         if len(ids) != table.num_items:
             raise TableError(f"there are {len(ids):,} item ids for {table.num_items:,} input rows")
-        columns = from_named(read.get("columns", {}), named, len(ids))
+        columns = from_named(dict(read.get("columns", ())), named, len(ids))
         return CatalogueHeader.read(read, named, table.max_length), table, ids, columns
     except (TableError, TypeError, KeyError, ValueError) as error:
         raise TableFileError(f"{os.fspath(path)} is not a valid catalogue: {error}") from error
@@ -176,7 +176,7 @@ def read_live(
         if tokens.ndim != 2 or live.shape != tokens.shape[:1] or len(ids) != len(tokens) or not live.any():
             raise TableError("tokens, live rows and ids do not fit each other")
         header = CatalogueHeader.read(read, named, tokens.shape[1])
-        rows = ItemRows(tokens, live, ids, from_named(read.get("columns", {}), named, len(tokens)))
+        rows = ItemRows(tokens, live, ids, from_named(dict(read.get("columns", ())), named, len(tokens)))
         matrix = sort_sids(tokens[live], read["vocab_size"])
         return header, rows, matrix, _covered(read), int(read.get("epoch", 0))
     except (TableError, TypeError, KeyError, ValueError) as error:
@@ -184,8 +184,8 @@ def read_live(
 
 
 def _kinds(columns: Columns) -> dict[str, Any]:
-    """Return the entry of a header that has the kinds of columns, if there are any."""
-    return {"columns": {name: column.kind for name, column in columns.items()}} if columns else {}
+    """Return the entry of a header that has the names and kinds of columns, if there are any."""
+    return {"columns": [[name, column.kind] for name, column in columns.items()]} if columns else {}
 
 
 def covered_now(path: str | os.PathLike[str]) -> Covered | None:

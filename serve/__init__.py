@@ -1,4 +1,4 @@
-"""`maskwright serve`: the OpenAI-compatible HTTP API over one engine."""
+"""`maskwright serve`: the OpenAI-compatible HTTP API over one engine, or a server of items."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ def start(settings: Settings, *, say: Callable[[str], None]) -> None:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise MissingDependencyError(f"serving needs {error.name}: pip install 'maskwright[serve]'") from None
+    if settings.items is not None:
+        from . import items
+
+        items.start(settings, say=say)
+        return
     from . import app, loading, server, service
 
     loaded = loading.loaded(settings.model)

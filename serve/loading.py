@@ -53,7 +53,7 @@ def loaded(settings: ModelSettings) -> Loaded:
 
 def tiny(seed: int = 0) -> Loaded:
     """Return a small model with random weights over bytes and a few words. It writes nonsense and needs no download."""
-    torch, transformers = _packages()
+    torch, transformers = packages()
     vocabulary = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), *_WORDS], eos=0)
     config = transformers.LlamaConfig(
         vocab_size=vocabulary.size, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
@@ -87,26 +87,12 @@ def load(
     control tokens of the model's generation config end texts as well. device: None for a GPU if there is one, else the
     CPU. Raises DataError, ConstraintError.
     """
-    torch, transformers = _packages()
-    local = {"local_files_only": True, "trust_remote_code": False}
-    if not (folder / "config.json").is_file():
-        raise DataError(f"{folder} has no config.json: --model takes the folder of a model that transformers has saved")
-    try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, **local)
-    except Exception as error:  # transformers raises errors of many kinds for a damaged folder
-        raise DataError(
-            f"transformers cannot load a causal language model from {folder} ({_one_line(error)})"
-        ) from error
-    model = model.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    outputs = model.get_output_embeddings()
-    size = int(outputs.weight.shape[0]) if outputs is not None else int(model.config.get_text_config().vocab_size)
+    model = read_model(folder, device, dtype)
+    size = width_of(model)
     ends = _ends(model)
     source, notes = tokenizer or folder, []
-    if source.is_dir() and (source / "tokenizer_config.json").exists():
-        try:
-            tok = transformers.AutoTokenizer.from_pretrained(str(source), **local)
-        except Exception as error:
-            raise DataError(f"transformers cannot read the tokenizer of {source} ({_one_line(error)})") from error
+    if has_tokenizer(source):
+        tok = read_tokenizer(source)
         if eos is None and tok.eos_token_id is None and ends:
             eos = ends[0]
         vocabulary = Vocabulary.from_transformers(tok, size=size, eos=eos).with_ends(ends)
@@ -134,13 +120,55 @@ def load(
     )
 
 
+def read_model(folder: Path, device: str | None, dtype: str, *, of_items: bool = False) -> PreTrainedModel:
+    """Return the model of transformers in a folder, ready to be asked. Raises DataError.
+
+    of_items: whether it may be an encoder-decoder, which only semantic IDs are searched with.
+    """
+    torch, transformers = packages()
+    if not (folder / "config.json").is_file():
+        raise DataError(f"{folder} has no config.json: --model takes the folder of a model that transformers has saved")
+    kind, load = "causal", transformers.AutoModelForCausalLM
+    try:
+        if of_items and transformers.AutoConfig.from_pretrained(str(folder), **_LOCAL).is_encoder_decoder:
+            kind, load = "encoder-decoder", transformers.AutoModelForSeq2SeqLM
+        model = load.from_pretrained(str(folder), dtype=dtype, **_LOCAL)
+    except Exception as error:  # transformers raises errors of many kinds for a damaged folder
+        raise DataError(
+            f"transformers cannot load a {kind} language model from {folder} ({_one_line(error)})"
+        ) from error
+    return model.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))  # type: ignore[no-any-return]
+
+
+def width_of(model: PreTrainedModel) -> int:
+    """Return how many logits a model gives."""
+    outputs: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    return int(outputs.weight.shape[0]) if outputs is not None else int(model.config.get_text_config().vocab_size)
+
+
+def has_tokenizer(source: Path) -> bool:
+    """Return whether a folder has a tokenizer of transformers."""
+    return source.is_dir() and (source / "tokenizer_config.json").exists()
+
+
+def read_tokenizer(source: Path) -> Any:
+    """Return the tokenizer of transformers in a folder. Raises DataError."""
+    _, transformers = packages()
+    try:
+        return transformers.AutoTokenizer.from_pretrained(str(source), **_LOCAL)
+    except Exception as error:
+        raise DataError(f"transformers cannot read the tokenizer of {source} ({_one_line(error)})") from error
+
+
+_LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 _NO_TEMPLATE = (
     '{} has no chat template: the messages of a conversation are joined as lines of "role: content", with "assistant:" '
     "at the end"
 )
 
 
-def _packages() -> tuple[Any, Any]:
+def packages() -> tuple[Any, Any]:
+    """Return torch and transformers, which shows no bars of its own here."""
     import torch
     import transformers
 

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from ..compile.cache.cache import CacheStats
 
 _FAST = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-_SLOW = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+SLOW = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
 
 class Now(NamedTuple):
@@ -46,10 +46,10 @@ class Metrics:
         self.forced = Counter("maskwright_forced_tokens", "Tokens written without asking the model", registry=own)
         self.compile_seconds = Histogram(
             "maskwright_compile_seconds", "From a constraint to its table, the cache's answers included", registry=own,
-            buckets=_SLOW,
+            buckets=SLOW,
         )  # fmt: skip
         self.first_token_seconds = Histogram(
-            "maskwright_time_to_first_token_seconds", "From a request to its first token", registry=own, buckets=_SLOW
+            "maskwright_time_to_first_token_seconds", "From a request to its first token", registry=own, buckets=SLOW
         )
         self.step_seconds = Histogram(
             "maskwright_step_seconds", "One step of the engine, for all rows", registry=own, buckets=_FAST

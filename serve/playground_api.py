@@ -12,7 +12,7 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
@@ -291,11 +291,7 @@ def _utf8(text: str, param: str) -> bytes:
 
 def routes(playground: Playground) -> APIRouter:
     """Return the routes of the page and its questions, which the API's description leaves out."""
-    router = APIRouter(include_in_schema=False)
-    folder = resources.files(f"{__package__}.playground")
-    for name, kind in _FILES.items():
-        page = _file((folder / name).read_bytes(), kind)
-        router.add_api_route("/" if name == "index.html" else f"/playground/{name}", page, methods=["GET", "HEAD"])
+    router = pages(_FILES)
 
     @router.get("/playground/about")
     async def about() -> Response:
@@ -313,6 +309,16 @@ def routes(playground: Playground) -> APIRouter:
     async def allowed(asked: PlaceQuestion, request: Request) -> Response:
         return await playground.ask(lambda: playground.allowed(asked, request.scope["maskwright.client"]))
 
+    return router
+
+
+def pages(files: Mapping[str, str]) -> APIRouter:
+    """Return the routes of a page: files by their types, of which the one of HTML is at /."""
+    router = APIRouter(include_in_schema=False)
+    folder = resources.files(f"{__package__}.playground")
+    for name, kind in files.items():
+        page = _file((folder / name).read_bytes(), kind)
+        router.add_api_route("/" if kind == "text/html" else f"/playground/{name}", page, methods=["GET", "HEAD"])
     return router
 
 

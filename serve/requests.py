@@ -22,7 +22,7 @@ MOST_TOPS = 20  # tokens that are told in the place of one
 _COLDEST = 1e-4  # a smaller divisor takes logits out of the range of float32
 
 
-def _wrong(message: str) -> PydanticCustomError:
+def wrong_value(message: str) -> PydanticCustomError:
     """Return the error of a field's value; pydantic puts words of its own before a ValueError's."""
     text = message.encode(errors="backslashreplace").decode()  # halves of surrogate pairs, which a field may have
     return PydanticCustomError("wrong_value", "{message}", {"message": text})
@@ -30,13 +30,13 @@ def _wrong(message: str) -> PydanticCustomError:
 
 def _temperature(value: float) -> float:
     if 0 < value < _COLDEST:
-        raise _wrong(f"must be 0, which takes the best token, or at least {_COLDEST}")
+        raise wrong_value(f"must be 0, which takes the best token, or at least {_COLDEST}")
     return value
 
 
 def _nothing(value: T) -> T:
     if value:
-        raise _wrong("is not supported: leave it out")
+        raise wrong_value("is not supported: leave it out")
     return value
 
 
@@ -45,7 +45,7 @@ def _none_as(reason: str) -> AfterValidator:
 
     def nothing(value: T) -> T:
         if value:
-            raise _wrong(f"is not supported, as {reason}: leave it out")
+            raise wrong_value(f"is not supported, as {reason}: leave it out")
         return value
 
     return AfterValidator(nothing)
@@ -57,7 +57,7 @@ _BIAS = _none_as("tokens are drawn from the logits of the model, under the const
 
 def _texts(value: list[str]) -> list[str]:
     if not all(value):
-        raise _wrong("an empty text would stop every answer at once: remove it")
+        raise wrong_value("an empty text would stop every answer at once: remove it")
     return value
 
 
@@ -65,7 +65,7 @@ def _keywords(value: list[str] | Literal["all"]) -> list[str]:
     try:
         return list(allowed_keywords(value))
     except ConstraintError as error:
-        raise _wrong(error.message) from None
+        raise wrong_value(error.message) from None
 
 
 Keywords = Annotated[list[str] | Literal["all"], AfterValidator(_keywords)]

@@ -7,7 +7,6 @@ import json
 import logging
 import pickle
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from .constraints import Constraint, Function, constraint_of
 from .fair_queue import Turns
 from .loading import Loaded
 from .metrics import Metrics, Now
+from .places import Places
 from .refusals import Refused, of_constraint, said
 from .requests import ChatRequest, CompletionRequest
 from .settings import CacheSettings, Limits
@@ -83,8 +83,7 @@ class Service:
         self.metrics = Metrics()
         engine = Engine(loaded.model, vocabulary, rows=self.limits.rows)
         self.worker = Worker(engine, self.limits.rows, loaded.stop_ids, self.metrics.step_seconds.observe)
-        self.open = 0  # sequences that the service has taken on and that have not ended
-        self._held = Counter[str]()  # of these, by client
+        self._places = Places(self.limits.rows, self.limits.max_queue, "sequences")
         self.compiling = 0
         self.draining = False
         self.warm = False
@@ -128,6 +127,11 @@ class Service:
         except Exception as error:
             self.failed = said(error)
             _log.exception("the server could not write a first answer")
+
+    @property
+    def open(self) -> int:
+        """How many sequences the service has taken on that have not ended."""
+        return self._places.open
 
     def drain(self) -> None:
         """Refuse new requests from now on."""
@@ -177,37 +181,16 @@ class Service:
     # ------------------------------------------------------------------------------------------------------ requests
 
     def take(self, sequences: int, client: str) -> None:
-        """Count sequences of a client in; `leave` counts them out. Raises Refused if there are too many.
-
-        One client has at most all rows and half of the queue, so another finds a place in the other half.
-        """
-        most = self.limits.rows + self.limits.max_queue
-        alone, held = self.limits.rows + self.limits.max_queue // 2, self._held[client]
+        """Count sequences of a client in; `leave` counts them out. Raises Refused if there are too many."""
         if self.draining:
             raise Refused("the server is shutting down", status=503, code="shutting_down")
         if self.fault is not None:
             raise Refused(self.fault, status=500, code="engine_fault")
-        if sequences > alone:
-            raise Refused(
-                f"the request wants {sequences} sequences, and one client has {alone} at most: ask for fewer", param="n"
-            )
-        if held + sequences > alone:
-            raise Refused(
-                f"{held} sequences of this client are open, of {alone} that one may have: try again later",
-                status=429, code="client_queue_full",
-            )  # fmt: skip
-        if self.open + sequences > most:
-            raise Refused(
-                f"the queue is full: {self.open} of {most} sequences are open (--max-queue). Try again later",
-                status=503, code="queue_full",
-            )  # fmt: skip
-        self.open += sequences
-        self._held[client] += sequences
+        self._places.take(sequences, client)
 
     def leave(self, sequences: int, client: str) -> None:
         """Count out sequences that `take` has counted in."""
-        self.open -= sequences
-        self._held -= Counter({client: sequences})  # which forgets clients that have none left
+        self._places.leave(sequences, client)
 
     async def plan(self, asked: ChatRequest | CompletionRequest) -> Plan:
         """Return a checked request. Raises Refused."""

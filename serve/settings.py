@@ -68,10 +68,36 @@ class CacheSettings:
 
 
 @dataclass(frozen=True)
+class CatalogueSettings:
+    """A catalogue of items to serve, by the name that clients have for it."""
+
+    name: str
+    file: Path
+    log: Path | None = None  # of its updates; None: its items stay as they are
+    follow: bool = False  # the log is another process's, which alone writes to it
+    capacity: int = 1 << 16  # sequences that may be added until the file is saved anew
+
+
+@dataclass(frozen=True)
+class ItemSettings:
+    """What a server of items serves, and the most that one request may ask for."""
+
+    models: tuple[ModelSettings, ...] = ()
+    catalogues: tuple[CatalogueSettings, ...] = ()
+    filters: tuple[tuple[str, str], ...] = ()  # names, and the expressions over columns that they stand for
+    prompt: str = "{history}"  # what a model reads of a history: the semantic IDs of its items stand for the braces
+    example: bool = False  # a small model and catalogue, made on the spot
+    beam_rows: int = 4096  # beams of one batch, over all its requests
+    most_beams: int = 512  # of one request
+    deadline: float = 30.0  # seconds until a request is given up that names no time of its own
+
+
+@dataclass(frozen=True)
 class Settings:
     """All settings of one server."""
 
     model: ModelSettings = field(default_factory=ModelSettings)
+    items: ItemSettings | None = None  # a server of items, and not of texts
     limits: Limits = field(default_factory=Limits)
     cache: CacheSettings = field(default_factory=CacheSettings)
     access: Access = field(default_factory=Access)

@@ -191,6 +191,8 @@ def _said(fault: Mapping[str, Any]) -> str:
         return f"{where or name} is not supported: {why}"
     if fault["type"] == "json_invalid":
         return f"the body is not JSON: {fault.get('ctx', {}).get('error', '')}"
+    if where is None and fault["type"] == "wrong_value":
+        return str(fault["msg"])
     if where is None:
         return "the body must be a JSON object, sent as application/json"
     if fault["type"] == "missing":

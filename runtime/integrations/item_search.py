@@ -117,7 +117,7 @@ class ItemSearch:
         return found
 
     def _parts(self, queries: Sequence[Query]) -> list[list[int]]:
-        """Return queries that are searched together: prompts are about as long, and beams as many where they share nothing."""
+        """Return queries that are searched together: prompts about as long, with copies of a cache as many beams."""
         order = sorted(range(len(queries)), key=lambda at: len(queries[at].prompt))
         parts: list[list[int]] = []
         for at in order:

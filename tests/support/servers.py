@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 
@@ -41,7 +42,14 @@ def running(loaded=None, limits=None, slow=0.0, access=None, playground=True, **
         engine.step = slower
     access = access or Access(port=0)
     app = create_app(service, playground=playground, api_keys=access.api_keys, log_requests=access.log_requests)
-    server = Server(app, service, access)
+    with serving(app, service, access):
+        yield service
+
+
+@contextlib.contextmanager
+def serving(app, service, access=None):
+    """Any application in a thread; `service.url` is its address."""
+    server = Server(app, service, access or Access(port=0))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -66,3 +74,10 @@ def wait(what, seconds=60.0):
 def post(service, path="/v1/completions", **fields):
     body = {"model": loading.TINY, **fields}
     return httpx.post(service.url + path, json=body, timeout=60)
+
+
+def free_port():
+    """Return a port that nobody listens on now."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return held.getsockname()[1]

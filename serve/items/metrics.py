@@ -1,0 +1,90 @@
+"""The metrics of a server of items, for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ..metrics import SLOW
+
+_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_BEAMS = (16, 64, 256, 1024, 4096, 16384)
+
+
+class ItemsNow(NamedTuple):
+    """What a service holds at one moment."""
+
+    waiting: int  # requests
+    running: int
+    ready: bool
+    catalogues: list[dict[str, Any]]  # the state of each
+
+
+class Watched(Protocol):
+    """What `ItemMetrics` reads of a service."""
+
+    def now(self) -> ItemsNow:
+        """Return what it holds."""
+
+
+class ItemMetrics:
+    """Counters and times of one server, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = own = CollectorRegistry()
+        self.requests = Counter(
+            "maskwright_requests", "Requests that have ended, by how", ["endpoint", "outcome"], registry=own
+        )
+        self._seconds = Histogram("maskwright_search_seconds", "One batch of searches", registry=own, buckets=SLOW)
+        self._batch = Histogram("maskwright_search_requests", "Requests of one batch", registry=own, buckets=_COUNTS)
+        self._beams = Histogram("maskwright_search_beams", "Beams of one batch", registry=own, buckets=_BEAMS)
+        self._updates = Counter(
+            "maskwright_item_updates", "Items put and deleted, all of them in a log", ["kind"], registry=own
+        )
+
+    def searched(self, seconds: float, requests: int, beams: int) -> None:
+        """Count a batch."""
+        self._seconds.observe(seconds)
+        self._batch.observe(requests)
+        self._beams.observe(beams)
+
+    def updated(self, put: int, deleted: int) -> None:
+        """Count items that were put and deleted."""
+        self._updates.labels("put").inc(put)
+        self._updates.labels("deleted").inc(deleted)
+
+    def watch(self, service: Watched) -> None:
+        """Report what a service holds as well, at each request for the metrics."""
+        self.registry.register(_Moment(service))
+
+
+class _Moment(Collector):
+    """What a service holds at the moment of a request."""
+
+    def __init__(self, service: Watched) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._service.now()
+        for name, value, what in (
+            ("queue_length", now.waiting, "Requests that wait for their search"),
+            ("running", now.running, "Requests that are searched"),
+            ("ready", int(now.ready), "Whether requests are taken"),
+        ):
+            yield GaugeMetricFamily(f"maskwright_{name}", what, value=value)
+        for name, what in (
+            ("items", "Items of a catalogue"), ("epoch", "Updates that a catalogue has taken"),
+            ("added", "Sequences beside those of the file"), ("capacity", "Sequences that may be added"),
+        ):  # fmt: skip
+            family = GaugeMetricFamily(f"maskwright_catalogue_{name}", what, labels=["catalogue"])
+            for each in now.catalogues:
+                family.add_metric([each["name"]], each[name])
+            yield family
+        faults = GaugeMetricFamily("maskwright_catalogue_fault", "Whether a log cannot be read", labels=["catalogue"])
+        for each in now.catalogues:
+            faults.add_metric([each["name"]], int(each["fault"] is not None))
+        yield faults

@@ -1,0 +1,121 @@
+"""The models that rank items: loading one, and turning prompts and histories into its tokens."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...compile.catalogue import Catalogue
+from ...errors import ConstraintError, DataError
+from ...runtime.integrations.item_search import ItemSearch
+from ...vocabulary.vocabulary import Vocabulary
+from .. import loading
+from ..settings import ModelSettings
+
+HISTORY = "{history}"
+"""What stands in a prompt for the semantic IDs of a history."""
+
+Encode = Callable[[str], list[int]]
+
+
+@dataclass
+class ItemModel:
+    """A model, and how a text becomes tokens before and behind the semantic IDs of a history."""
+
+    search: ItemSearch
+    name: str
+    width: int  # logits
+    context: int | None  # most tokens of a prompt and a semantic ID together
+    plain: Encode | None  # tokens of a part of a text; None without a tokenizer
+    begin: Sequence[int] = ()  # tokens that begin every prompt
+    end: Sequence[int] = ()  # tokens that end every prompt
+    vocabulary: str = ""  # the fingerprint of the tokenizer's vocabulary, "" if it is not known
+
+    def tokens(self, prompt: str, history: Sequence[int]) -> list[int]:
+        """Return the tokens of a prompt in which those of a history stand for "{history}".
+
+        Raises ConstraintError for text if the model has no tokenizer.
+        """
+        before, found, behind = prompt.partition(HISTORY)
+        parts = [list(self.begin), *([] if not text else self._of(text) for text in (before,)), list(history)]
+        parts += [self._of(behind) if found and behind else [], list(self.end)]
+        return [token for part in parts for token in part]
+
+    def _of(self, text: str) -> list[int]:
+        if self.plain is None:
+            raise ConstraintError(
+                f"has text, and the model {self.name!r} has no tokenizer: send tokens, or a history of items",
+                argument="prompt",
+            )
+        return self.plain(text)
+
+    def check(self, name: str, catalogue: Catalogue) -> None:
+        """Raise ConstraintError if the model cannot write the semantic IDs of a catalogue."""
+        size = catalogue.table.vocab_size
+        if size > self.width:
+            raise ConstraintError(
+                f"the catalogue {name!r} has {size:,} tokens, and the model {self.name!r} {self.width:,}: make it "
+                "for this model"
+            )
+        if catalogue.vocabulary and self.vocabulary and catalogue.vocabulary != self.vocabulary:
+            raise ConstraintError(
+                f"the catalogue {name!r} was made for the vocabulary {catalogue.vocabulary}, and the model "
+                f"{self.name!r} has {self.vocabulary}: make it for this tokenizer"
+            )
+
+
+def load(settings: ModelSettings) -> ItemModel:
+    """Return the model of transformers in a folder, a decoder or an encoder-decoder. Raises DataError."""
+    assert settings.folder is not None, "the example has a model of its own"
+    model = loading.read_model(settings.folder, settings.device, settings.dtype, of_items=True)
+    width, config = loading.width_of(model), model.config
+    context = None if config.is_encoder_decoder else getattr(config.get_text_config(), "max_position_embeddings", None)
+    name = settings.name or settings.folder.resolve().name
+    made = ItemModel(ItemSearch(model), name, width, None if context is None else int(context), None)
+    source = settings.tokenizer or settings.folder
+    if loading.has_tokenizer(source):
+        tokenizer = loading.read_tokenizer(source)
+        made.plain = _plain(tokenizer)
+        made.begin, made.end = _around(tokenizer, made.plain)
+        made.vocabulary = Vocabulary.from_transformers(tokenizer, size=width, eos=settings.eos).fingerprint
+    elif settings.tokenizer is not None:
+        raise DataError(f"{source} is no folder of a tokenizer of transformers, as --tokenizer takes it here")
+    return made
+
+
+def example() -> ItemModel:
+    """Return the small model of the example, which reads bytes of text and the codes of its catalogue."""
+    from .example import NAME, WIDTH, vocabulary
+
+    torch, transformers = loading.packages()
+    known = vocabulary()
+    config = transformers.LlamaConfig(
+        vocab_size=WIDTH, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        bos_token_id=None, eos_token_id=0, pad_token_id=0, initializer_range=0.3, max_position_embeddings=4096,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = transformers.LlamaForCausalLM(config).eval()
+    return ItemModel(ItemSearch(model), NAME, WIDTH, 4096, known.encode, vocabulary=known.fingerprint)
+
+
+def _plain(tokenizer: Any) -> Encode:
+    """Return what encodes a part of a text, without what begins and ends one. A lock lets in one thread at a time."""
+    lock = threading.Lock()
+
+    def encode(text: str) -> list[int]:
+        with lock:
+            return [int(i) for i in tokenizer(text, add_special_tokens=False)["input_ids"]]
+
+    return encode
+
+
+def _around(tokenizer: Any, plain: Encode) -> tuple[list[int], list[int]]:
+    """Return the tokens that a tokenizer puts before and behind every text."""
+    whole, inside = [int(i) for i in tokenizer("a")["input_ids"]], plain("a")
+    for at in range(len(whole) - len(inside) + 1):
+        if whole[at : at + len(inside)] == inside:
+            return whole[:at], whole[at + len(inside) :]
+    return [], []

@@ -1,0 +1,467 @@
+"""`ItemService`: from a request to its items: what is asked of the model, and what is told of what it found."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...compile.catalogue import Catalogue
+from ...errors import ConstraintError
+from ..places import Places
+from ..refusals import Refused, of_constraint, said
+from ..settings import ItemSettings, Limits
+from .metrics import ItemMetrics, ItemsNow
+from .models import HISTORY, ItemModel
+from .requests import Item, Line, RetrieveRequest
+from .searcher import Search, Searched, Searcher
+from .shop import Shop
+
+_THREADS = 4  # that read prompts, wait for updates and write answers
+
+
+@dataclass
+class Asked:
+    """A checked request: what is searched, and what is told beside the items."""
+
+    request: RetrieveRequest
+    model: ItemModel
+    shop: Shop
+    prompt: list[int]
+    deny: list[Any]
+    notes: list[dict[str, Any]]
+
+
+class ItemService:
+    """Models and catalogues by name, the thread that searches, and the open requests.
+
+    The event loop that called `start` calls the coroutines. Raises ConstraintError if a model cannot write a catalogue.
+    """
+
+    def __init__(
+        self, models: Sequence[ItemModel], shops: Sequence[Shop], settings: ItemSettings, limits: Limits | None = None
+    ) -> None:
+        self.settings, self.limits = settings, Limits() if limits is None else limits
+        self.models, self.shops = _by_name(models, "model"), _by_name(shops, "catalogue")
+        for model in models:
+            for shop in shops:
+                model.check(shop.name, shop.newest())
+        if settings.prompt.count(HISTORY) != 1:
+            raise ConstraintError(f"the prompt of the server must have {HISTORY} once, not {settings.prompt!r}")
+        self.metrics = ItemMetrics()
+        self.searcher = Searcher(settings.beam_rows, self.metrics.searched)
+        self._places = Places(0, self.limits.max_queue, "requests")
+        self._pool = ThreadPoolExecutor(_THREADS, "maskwright-items")
+        self.draining = self.warm = False
+        self.failed: str | None = None  # the reason why the first search failed
+        self._warming: asyncio.Task[None] | None = None
+        self.metrics.watch(self)
+
+    # ---------------------------------------------------------------------------------------------- from start to end
+
+    async def start(self) -> None:
+        """Start the thread, and search each catalogue once with each model, so that no request waits for that."""
+        self.searcher.start()
+        self._warming = asyncio.create_task(self._warm_up())
+
+    async def _warm_up(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            for model in self.models.values():
+                for shop in self.shops.values():
+                    first = [0] * min(4, model.context or 4)
+                    search = Search(model, shop, first, 2, (), (), "the server itself", loop)
+                    self.searcher.submit(search)
+                    await search.done
+            self.warm = True
+        except Exception as error:
+            self.failed = said(error)
+
+    def drain(self) -> None:
+        """Refuse new requests from now on."""
+        self.draining = True
+
+    def cancel_all(self) -> None:
+        """End the requests that are still open."""
+        self.searcher.cancel_all()
+
+    async def stop(self) -> None:
+        """End the threads. Updates that were begun are in the log."""
+        self.drain()
+        if self._warming is not None:
+            self._warming.cancel()
+        await asyncio.to_thread(self.searcher.close, 10.0)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def open(self) -> int:
+        """How many requests are open."""
+        return self._places.open
+
+    @property
+    def fault(self) -> str | None:
+        """The reason why the server can find no items, None if it can."""
+        if self.searcher.fault is not None:
+            return f"the search has failed: {type(self.searcher.fault).__name__}"
+        return None if self.failed is None else f"the first search failed: {self.failed}"
+
+    @property
+    def ready(self) -> bool:
+        """Whether the server takes and answers requests."""
+        stalled = self.searcher.stalled(self.limits.stall_seconds)
+        return self.warm and not stalled and not self.draining and self.fault is None
+
+    def now(self) -> ItemsNow:
+        """Return the state of the service for `ItemMetrics`."""
+        return ItemsNow(self.searcher.waiting, self.searcher.running, self.ready, list(map(_about, self._shops())))
+
+    # ------------------------------------------------------------------------------------------------------- searches
+
+    async def retrieve(self, request: RetrieveRequest, client: str, name: str) -> dict[str, Any]:
+        """Return the answer to a request. name: the answer's id. Raises Refused."""
+        self._check_open()
+        self._places.take(1, client)
+        try:
+            loop = asyncio.get_running_loop()
+            asked = await loop.run_in_executor(self._pool, self._asked, request)
+            search = Search(
+                asked.model, asked.shop, asked.prompt, request.beams, request.filters, asked.deny, client, loop
+            )
+            seconds = self.settings.deadline if request.timeout is None else request.timeout
+            self.searcher.submit(search)
+            try:
+                searched = await asyncio.wait_for(search.done, seconds)
+            except TimeoutError:
+                raise Refused(
+                    f"the search took longer than {seconds:g} seconds and was given up", status=504, param="timeout",
+                    code="deadline_exceeded",
+                ) from None  # fmt: skip
+            finally:
+                search.given_up = True
+            return await loop.run_in_executor(self._pool, _answer, asked, searched, name)
+        finally:
+            self._places.leave(1, client)
+
+    def _check_open(self) -> None:
+        if self.draining:
+            raise Refused("the server is shutting down", status=503, code="shutting_down")
+        if self.fault is not None:
+            raise Refused(self.fault, status=500, code="engine_fault")
+
+    def _asked(self, request: RetrieveRequest) -> Asked:
+        """Return a checked request. Raises Refused."""
+        model = _one(self.models, request.model, "model")
+        shop = self.shop(request.catalogue)
+        most = min(self.settings.most_beams, self.settings.beam_rows)
+        if request.beams > most:
+            raise Refused(f"beams is {request.beams}, and this server searches with {most} at most", param="beams")
+        version = shop.newest()
+        for name in request.columns if isinstance(request.columns, list) else ():
+            if name not in version.columns:
+                there = ", ".join(version.columns) or "none"
+                raise Refused(
+                    f"the catalogue {shop.name!r} has no column {name!r}; it has: {there}", param="columns",
+                    code="no_such_column",
+                )  # fmt: skip
+        for text in request.filters:
+            try:
+                version.check_expression(shop.expression(text))
+            except ConstraintError as error:
+                raise of_constraint(error, "filter", "invalid_filter") from None
+        notes: list[dict[str, Any]] = []
+        history = list(request.history or ())
+        _check_ids(version, history, "history")
+        _check_ids(version, request.deny, "deny")
+        prompt = self._prompt(request, model, version, history, notes)
+        missing = [
+            each for each, rows in zip(request.deny, version.rows_of(request.deny), strict=True) if not rows.size
+        ]
+        if missing:
+            notes.append(_note("unknown_deny", "some denied items are not in the catalogue", missing))
+        deny = [*request.deny, *(history if request.exclude_history else ())]
+        return Asked(request, model, shop, prompt, deny, notes)
+
+    def _prompt(
+        self, request: RetrieveRequest, model: ItemModel, version: Catalogue, history: list[Any],
+        notes: list[dict[str, Any]],
+    ) -> list[int]:  # fmt: skip
+        """Return the tokens that the model reads; `notes` receives what was left out. Raises Refused."""
+        if isinstance(request.prompt, list):
+            if history and not request.exclude_history:
+                raise Refused("a prompt of tokens holds the history already: leave one out", param="history")
+            return self._checked(request.prompt, model, version)
+        text = self.settings.prompt if request.prompt is None else request.prompt
+        if request.prompt is not None and history and text.count(HISTORY) != 1 and not request.exclude_history:
+            raise Refused(f"the prompt must have {HISTORY} once, where the history stands", param="prompt")
+        if not history and HISTORY in text and request.history is None:
+            raise Refused(f"the prompt has {HISTORY}: send a history", param="history")
+        tokens = _tokens_of_history(version, history, notes)
+        try:
+            around = len(model.tokens(text, ()))
+            if model.context is not None:
+                length = int(version.table.max_length or 0)
+                room = max(0, (model.context - around - length) // length) if length else 0
+                if len(tokens) > room * length:
+                    tokens = tokens[len(tokens) - room * length :]
+                    notes.append(_note("history_cut", f"the model has room for the latest {room} items"))
+            return self._checked(model.tokens(text, tokens), model, version)
+        except ConstraintError as error:
+            raise of_constraint(error, "prompt", "invalid_prompt") from None
+
+    @staticmethod
+    def _checked(tokens: list[int], model: ItemModel, version: Catalogue) -> list[int]:
+        """Return a prompt's tokens. Raises Refused if the model cannot read them."""
+        if not tokens:
+            raise Refused(
+                "nothing is left for the model to read: it knows no item of the history", param="history",
+                code="empty_prompt",
+            )  # fmt: skip
+        wrong = next((token for token in tokens if not 0 <= token < model.width), None)
+        if wrong is not None:
+            raise Refused(f"token {wrong} is not in 0 .. {model.width - 1}", param="prompt")
+        if model.context is not None and len(tokens) + (version.table.max_length or 0) > model.context:
+            raise Refused(
+                f"the prompt has {len(tokens)} tokens, and the model has room for {model.context} with the answer",
+                param="prompt", code="context_length_exceeded",
+            )  # fmt: skip
+        return tokens
+
+    # ----------------------------------------------------------------------------------------------------- catalogues
+
+    def _shops(self) -> list[Shop]:
+        return list(self.shops.values())
+
+    def shop(self, name: str | None) -> Shop:
+        """Return a catalogue by its name; None for the only one. Raises Refused."""
+        found: Shop = _one(self.shops, name, "catalogue")
+        return found
+
+    def about(self, shop: Shop) -> dict[str, Any]:
+        """Return the state of a catalogue."""
+        return _about(shop)
+
+    def item(self, shop: Shop, name: str) -> dict[str, Any]:
+        """Return one item as it is now. Raises Refused."""
+        version = shop.newest()
+        each = _id_of(version, name)
+        rows = version.rows_of([each])[0]
+        if not rows.size:
+            raise _no_item(shop, each)
+        sids = version.code_tokens.codes(version.tokens_of(rows)).tolist()
+        columns = {column: held.at(rows[:1])[0] for column, held in version.columns.items()}
+        return {"id": each, "sids": sids, "columns": columns, "epoch": version.epoch}
+
+    async def put(self, shop: Shop, name: str, item: Item) -> dict[str, Any]:
+        """Replace or add an item. Raises Refused."""
+        shop.check_changes()
+        line = Line(id=_id_of(shop.newest(), name), sid=item.sid, columns=item.columns)
+        return await self.update(shop, [line])
+
+    async def delete(self, shop: Shop, name: str) -> dict[str, Any]:
+        """Remove an item. Raises Refused."""
+        shop.check_changes()
+        version = shop.newest()
+        each = _id_of(version, name)
+        if not version.rows_of([each])[0].size:
+            raise _no_item(shop, each)
+        return await self.update(shop, [Line(id=each, delete=True)])
+
+    async def update(self, shop: Shop, lines: Sequence[Line]) -> dict[str, Any]:
+        """Make updates in their order, and return once they are in the log. Raises Refused.
+
+        Lines that follow each other and do the same are one update; of an error, `line` says before which one nothing
+        is missing.
+        """
+        self._check_open()
+        shop.check_changes()
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._update, shop, lines)
+
+    def _update(self, shop: Shop, lines: Sequence[Line]) -> dict[str, Any]:
+        version = shop.newest()
+        for at, line in enumerate(lines):
+            _check_ids(version, [line.id], "id", line=at + 1)
+            for name in line.columns:
+                if name not in version.columns:
+                    raise Refused(
+                        f"the catalogue {shop.name!r} has no column {name!r}", param="columns", code="no_such_column",
+                        line=at + 1,
+                    )  # fmt: skip
+        told = {"epoch": version.epoch, "put": 0, "deleted": 0}
+        done = 0
+        for group in _alike(lines):
+            try:
+                if group[0].delete:
+                    told["epoch"] = shop.delete([line.id for line in group])
+                    told["deleted"] += len(group)
+                else:
+                    sids = None if group[0].sid is None else [line.sid or [] for line in group]
+                    columns = {name: [line.columns[name] for line in group] for name in group[0].columns}
+                    told["epoch"] = shop.put([line.id for line in group], sids, columns)
+                    told["put"] += len(group)
+            except ConstraintError as error:
+                raise Refused(
+                    said(error), param=error.argument, code="invalid_item", line=done + 1, acknowledged=done,
+                    epoch=told["epoch"],
+                ) from None  # fmt: skip
+            done += len(group)
+        self.metrics.updated(told["put"], told["deleted"])
+        return told
+
+
+def _alike(lines: Sequence[Line]) -> list[list[Line]]:
+    """Return lines in groups that are one update each: of one kind, with the same columns, and no id twice."""
+    groups: list[list[Line]] = []
+    seen: set[int | str] = set()
+    before: tuple[Any, ...] = ()
+    for line in lines:
+        kind = line.delete, line.sid is None, tuple(line.columns)
+        if groups and kind == before and line.id not in seen:
+            groups[-1].append(line)
+        else:
+            groups.append([line])
+            seen.clear()
+        before = kind
+        seen.add(line.id)
+    return groups
+
+
+def _tokens_of_history(version: Catalogue, history: list[Any], notes: list[dict[str, Any]]) -> list[int]:
+    """Return the tokens of the items of a history, of removed ones too; `notes` receives what there is to say."""
+    found = version.rows_of(history, removed=True)
+    unknown = [each for each, rows in zip(history, found, strict=True) if not rows.size]
+    if unknown:
+        notes.append(_note("unknown_history", "some items of the history were never in the catalogue", unknown))
+    there = version.rows_of(history)
+    gone = [e for e, old, new in zip(history, found, there, strict=True) if old.size and not new.size]
+    if gone:
+        notes.append(_note("removed_history", "some items of the history were removed; the model reads them", gone))
+    rows = [int(new[0]) if new.size else int(old[-1]) for old, new in zip(found, there, strict=True) if old.size]
+    return version.tokens_of(np.array(rows, np.int64)).reshape(-1).tolist() if rows else []
+
+
+def _answer(asked: Asked, searched: Searched, name: str) -> dict[str, Any]:
+    """Return the answer to a request whose search has ended."""
+    request, version, notes = asked.request, searched.version, asked.notes
+    rows, scores, below = _ranked(searched, request.limit, request.min_score)
+    if searched.found is None:
+        notes.append(_note("filter_keeps_none", "no item passes the filter, so that none was searched"))
+    elif below:
+        notes.append(_note("below_min_score", f"{below} items were found whose scores are below min_score"))
+    if searched.found is not None and len(rows) + below < request.limit:
+        left = "" if searched.keep is None else " that pass the filter"
+        notes.append(
+            _note("fewer_items", f"the search found {len(rows) + below} items{left}: more beams may find more")
+        )
+    items = []
+    if len(rows):
+        sids = version.code_tokens.codes(version.tokens_of(rows)).tolist()
+        for at, each in enumerate(version.ids.at(rows)):
+            items.append({"id": each, "score": scores[at], "sid": sids[at]})
+        wanted = list(version.columns) if request.columns == "all" else request.columns
+        if wanted:
+            values = {column: version.columns[column].at(rows) for column in wanted}
+            for at, item in enumerate(items):
+                item["columns"] = {column: held[at] for column, held in values.items()}
+    return {
+        "id": name, "object": "retrieval", "model": asked.model.name, "catalogue": asked.shop.name,
+        "epoch": version.epoch, "items": items, "notes": notes,
+        "usage": {"prompt_tokens": len(asked.prompt), "beams": request.beams},
+    }  # fmt: skip
+
+
+def _ranked(searched: Searched, limit: int, least: float | None) -> tuple[NDArray[np.int64], list[float], int]:
+    """Return the rows of the best items with their scores, each id once, and how many more scored below the least."""
+    version, keep, found = searched
+    rows: list[int] = []
+    scores: list[float] = []
+    seen: set[int | str] = set()
+    below = 0
+    if found is None or not len(found.states):
+        return np.array(rows, np.int64), scores, below
+    table = version.table if keep is None else keep
+    for group, score in zip(table.input_rows(found.states), found.scores.tolist(), strict=True):
+        for row, each in zip(np.sort(group).tolist(), version.ids.at(np.sort(group)), strict=True):
+            if each in seen or len(rows) + below == limit:
+                continue
+            seen.add(each)
+            if least is not None and score < least:
+                below += 1
+            else:
+                rows.append(row)
+                scores.append(score)
+    return np.array(rows, np.int64), scores, below
+
+
+def _by_name(given: Sequence[Any], kind: str) -> dict[str, Any]:
+    found = {each.name: each for each in given}
+    if len(found) < len(given):
+        raise ConstraintError(f"two of one name: give each {kind} a name of its own, as NAME=PATH")
+    return found
+
+
+def _one(found: dict[str, Any], name: str | None, kind: str) -> Any:
+    """Return what goes by a name; None for the only one. Raises Refused."""
+    if name is None and len(found) == 1:
+        return next(iter(found.values()))
+    if name is None:
+        raise Refused(f"there are several, {', '.join(found)}: name one", param=kind)
+    if name not in found:
+        raise Refused(
+            f"there is no {kind} {name!r} here; there are: {', '.join(found)}", status=404, param=kind,
+            code=f"{kind}_not_found",
+        )  # fmt: skip
+    return found[name]
+
+
+def _check_ids(version: Catalogue, ids: Sequence[Any], param: str, **more: Any) -> None:
+    """Raise Refused for an id of the other kind, and for text that no UTF-8 spells."""
+    kind = int if version.ids.numbers is not None else str
+    for each in ids:
+        if not isinstance(each, kind):
+            named = "integers" if kind is int else "strings"
+            raise Refused(f"has {each!r}, and ids of this catalogue are {named}", param=param, **more)
+        if isinstance(each, str):
+            try:
+                each.encode()
+            except UnicodeEncodeError:
+                raise Refused("has a lone surrogate, which no UTF-8 spells: remove it", param=param, **more) from None
+
+
+def _id_of(version: Catalogue, name: str) -> int | str:
+    """Return the id that a path names. Raises Refused."""
+    if version.ids.numbers is None:
+        return name
+    try:
+        found = int(name)
+    except ValueError:
+        found = 1 << 63
+    if not -(1 << 63) <= found < 1 << 63:
+        raise Refused(f"{name[:100]!r} is no id of this catalogue, whose ids are integers", status=404, param="id")
+    return found
+
+
+def _no_item(shop: Shop, each: object) -> Refused:
+    return Refused(
+        f"there is no item {each!r} in the catalogue {shop.name!r}", status=404, param="id", code="item_not_found"
+    )
+
+
+def _note(code: str, message: str, ids: Sequence[Any] | None = None) -> dict[str, Any]:
+    return {"code": code, "message": message, **({} if ids is None else {"ids": list(ids)})}
+
+
+def _about(shop: Shop) -> dict[str, Any]:
+    """Return the state of a catalogue."""
+    version = shop.newest()
+    return {
+        "name": shop.name, "epoch": version.epoch, "items": version.num_items, "levels": version.code_tokens.length,
+        "changes": "follows" if shop.follows else "writes" if shop.lives else "never",
+        "added": version.num_added if shop.lives else 0, "capacity": shop.settings.capacity if shop.lives else 0,
+        "columns": {name: column.kind for name, column in version.columns.items()}, "filters": dict(shop.filters),
+        "ids": "integers" if version.ids.numbers is not None else "strings", "fault": shop.fault,
+    }  # fmt: skip
