@@ -16,6 +16,7 @@ from playwright.sync_api import sync_playwright
 
 from maskwright import Vocabulary
 from maskwright.serve import loading
+from maskwright.serve.app import create_app
 from maskwright.serve.server import Server
 from maskwright.serve.service import Service
 from maskwright.serve.settings import Access
@@ -31,7 +32,7 @@ def main() -> None:
     loaded.model.resize_token_embeddings(vocabulary.size)
     loaded.vocabulary, loaded.encode, loaded.name = vocabulary, vocabulary.encode, "tekken"
     service = Service(loaded)
-    server = Server(service, Access(port=0))
+    server = Server(create_app(service), service, Access(port=0))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ...compile.catalogue import Catalogue
 from ...errors import ConstraintError
+from ...table.snapshot import Snapshot
 from ..places import Places
 from ..refusals import Refused, of_constraint, said
 from ..settings import ItemSettings, Limits
@@ -458,8 +459,11 @@ def _note(code: str, message: str, ids: Sequence[Any] | None = None) -> dict[str
 def _about(shop: Shop) -> dict[str, Any]:
     """Return the state of a catalogue."""
     version = shop.newest()
+    items = version.table.items if isinstance(version.table, Snapshot) else None
+    first = None if items is None or not items.live.any() else version.ids[int(items.live.argmax())]
     return {
         "name": shop.name, "epoch": version.epoch, "items": version.num_items, "levels": version.code_tokens.length,
+        "first": first,
         "changes": "follows" if shop.follows else "writes" if shop.lives else "never",
         "added": version.num_added if shop.lives else 0, "capacity": shop.settings.capacity if shop.lives else 0,
         "columns": {name: column.kind for name, column in version.columns.items()}, "filters": dict(shop.filters),

@@ -31,7 +31,8 @@ from maskwright.serve.items import example, models, routes  # noqa: E402
 from maskwright.serve.items.service import ItemService  # noqa: E402
 from maskwright.serve.items.shop import Shop  # noqa: E402
 from maskwright.serve.settings import CatalogueSettings, ItemSettings, Limits  # noqa: E402
-from tests.support.servers import serving, wait  # noqa: E402
+from tests.support import browsers  # noqa: E402
+from tests.support.servers import free_port, serving, wait  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 AS_JSON = {"Content-Type": "application/json"}
@@ -490,6 +491,42 @@ def test_models_and_catalogues_go_by_name(tmp_path):
         ItemService([first, first], shops, ItemSettings())
 
 
+# --------------------------------------------------------------------------------------------------------- the page
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with browsers.opened(tmp_path_factory.mktemp("profile")) as one:
+        yield one
+
+
+def settled(page):
+    page.wait_for_selector("main[aria-busy=false]")
+    return page.locator("#found li code").all_inner_texts()
+
+
+def test_a_page_sells_items_out_and_brings_them_back(browser, tmp_path):
+    with items_served(tmp_path) as service, browsers.watched_page(browser, service) as page:
+        page.goto(service.url)
+        first = settled(page)
+        assert len(first) == 10
+        assert first == [item["id"] for item in ask(service, history=[page.input_value("#history")]).json()["items"]]
+        wait(lambda: page.locator("#tree .level.shown").count() == 3)
+        assert page.locator("#tree .level").nth(2).locator("text").count() == 20
+        page.locator("#found li").first.get_by_text("Sell out").click()
+        page.wait_for_selector("#gone:not([hidden])")
+        wait(lambda: first[0] not in settled(page))
+        assert service.held.newest().rows_of([first[0]])[0].size == 0
+        page.get_by_text("Bring it back").click()
+        wait(lambda: settled(page) == first)
+        page.fill("#filter", "category == 'hat'")
+        wait(lambda: settled(page) and all(each.startswith("hat-") for each in settled(page)))
+        page.fill("#history", "nobody, " + first[1])
+        wait(lambda: "nobody" in page.inner_text("#notes"))
+        page.fill("#filter", "colour == 1")
+        wait(lambda: "names 'colour'" in page.inner_text("#fault"))
+
+
 PROGRAM = """
 import sys
 from maskwright.cli.main import main
@@ -526,8 +563,6 @@ def _is_ready(port, running):
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [4])
 def test_nothing_acknowledged_is_lost_by_a_kill(kills, tmp_path):
-    from tests.support.servers import free_port
-
     random, model, sent = randoms.Random(0), {}, {}
     for _ in range(kills):
         port = free_port()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import re
-import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +30,7 @@ from maskwright.serve import loading, playground_api  # noqa: E402
 from maskwright.serve.playground_trace import FORCED, MAY_END, RESPLIT, Walker  # noqa: E402
 from maskwright.serve.refusals import Refused  # noqa: E402
 from maskwright.serve.settings import Limits  # noqa: E402
+from tests.support import browsers  # noqa: E402
 from tests.support.servers import running, wait  # noqa: E402
 
 CITY = json.dumps(
@@ -503,47 +502,16 @@ def test_the_files_of_the_page_are_sent_with_a_policy_and_name_no_other_host(ser
 # --------------------------------------------------------------------------------------------------------- the page
 
 
-def chromium():
-    """Where Chromium is, None if there is none."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
-
-
-ARGUMENTS = [
-    "--no-sandbox", "--headless", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    api = pytest.importorskip("playwright.sync_api")
-    path = chromium()
-    if path is None:
-        pytest.skip("there is no Chromium to try the page in: apt-get install chromium")
-    profile = tmp_path_factory.mktemp("profile")
-    with api.sync_playwright() as playwright:
-        context = playwright.chromium.launch_persistent_context(
-            str(profile), executable_path=path, args=ARGUMENTS, viewport={"width": 1280, "height": 900}
-        )
-        context.set_default_timeout(30_000)
-        yield context
-        context.close()
+    with browsers.opened(tmp_path_factory.mktemp("profile")) as one:
+        yield one
 
 
 @pytest.fixture
 def page(browser, service):
-    """A new page; it must not complain, nor ask any other host."""
-    page, complaints, hosts = browser.new_page(), [], set()
-    page.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else 0)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
-    page.complaints = complaints
-    yield page
-    page.close()
-    # the browser notes each answer of 400 and 503 by itself
-    assert [said for said in complaints if "Failed to load resource" not in said] == []
-    assert hosts <= {urlsplit(service.url).netloc, ""}  # "" of the icon, which is in the page
+    with browsers.watched_page(browser, service) as one:
+        yield one
 
 
 def visit(page, service, kind=None, source="", text="", **more):
