@@ -124,11 +124,17 @@ class Items:
         return self.filter(self.keeps(expression))
 
     def keeps(self, expression: str) -> NDArray[np.bool_]:
-        """Return of which items an expression is true, (N,): what `where` gives to `filter`, and errors as there."""
+        """Return of which items an expression is true, (N,): what `where` gives to `filter`.
+
+        Arguments are those of `where`, and so are errors.
+        """
         return keeps(expression, self.columns, self.ids)
 
     def check_expression(self, expression: str) -> None:
-        """Raise ConstraintError for an expression that `where` would refuse, without a look at the items."""
+        """Raise ConstraintError for an expression that `where` would refuse, without a look at the items.
+
+        Arguments are those of `where`.
+        """
         kinds = {name: column.kind for name, column in self.columns.items()}
         check(expression, kinds, "str" if self.ids.numbers is None else "int")
 
@@ -155,7 +161,13 @@ class Items:
         return [rows[live[rows]] for rows in found]
 
     def tokens_of(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the tokens (n, L) of the semantic IDs of rows (n,), of deleted items too.
+        """Return the tokens of the semantic IDs of rows, of deleted items too.
+
+        Args:
+            rows: (n,) rows of items.
+
+        Returns:
+            (n, L) tokens.
 
         Raises:
             ConstraintError: The catalogue does not live: `live()` returns one that does.

@@ -220,13 +220,20 @@ def completion_fields() -> str:
     return _fields(CompletionRequest)
 
 
+def retrieve_fields() -> str:
+    """Return the fields of a request for items."""
+    from maskwright.serve.items.requests import RetrieveRequest
+
+    return _fields(RetrieveRequest)
+
+
 def _fields(model: Any) -> str:
     schema = model.model_json_schema()
-    required = set(schema["required"])
+    required = set(schema.get("required", ()))
     return table(
         ("field", "type", ""),
         [
-            (f"`{name}`", _spelled(field), "required" if name in required else "")
+            (f"`{name}`", _spelled(field), "required" if name in required else field.get("description", ""))
             for name, field in schema["properties"].items()
         ],
     )
@@ -266,5 +273,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "files": files,
     "chat_fields": chat_fields,
     "completion_fields": completion_fields,
+    "retrieve_fields": retrieve_fields,
 }
 """What a page may ask for, by name."""

@@ -414,7 +414,7 @@ def _one(found: dict[str, Any], name: str | None, kind: str) -> Any:
     if name not in found:
         raise Refused(
             f"there is no {kind} {name!r} here; there are: {', '.join(found)}", status=404, param=kind,
-            code=f"{kind}_not_found",
+            code={"model": "model_not_found", "catalogue": "catalogue_not_found"}[kind],
         )  # fmt: skip
     return found[name]
 

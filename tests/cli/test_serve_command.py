@@ -10,7 +10,15 @@ from click.testing import CliRunner
 import maskwright as mw
 from maskwright import serve
 from maskwright.cli.main import main
-from maskwright.serve.settings import Access, CacheSettings, Limits, ModelSettings, Settings
+from maskwright.serve.settings import (
+    Access,
+    CacheSettings,
+    CatalogueSettings,
+    ItemSettings,
+    Limits,
+    ModelSettings,
+    Settings,
+)
 
 
 @pytest.fixture
@@ -57,7 +65,35 @@ def test_every_option_is_one_setting(started, tmp_path):
         playground=False,
     )
     known = {name for param in main.commands["serve"].params for name in param.opts}
-    assert known - set(options) == {"--separators", "--playground", "--log-requests"}, "an option is not tried here"
+    of_items = {
+        "--catalogue", "--log", "--follow", "--filter", "--prompt", "--beam-rows", "--max-beams", "--deadline",
+        "--capacity", "--example",
+    }  # fmt: skip
+    of_others = {"--separators", "--playground", "--log-requests"}
+    assert known - set(options) == of_items | of_others, "an option is not tried here"
+
+
+def test_every_option_of_items_is_one_setting(started, tmp_path):
+    for name in ("one.catalogue", "two.catalogue"):
+        (tmp_path / name).touch()
+    settings = started(
+        "--model", f"a={tmp_path}", "--model", f"b={tmp_path}", "--catalogue", tmp_path / "one.catalogue",
+        "--catalogue", f"shop={tmp_path / 'two.catalogue'}", "--log", f"shop={tmp_path / 'log'}", "--follow", "--filter",
+        "cheap=price == 5", "--prompt", "bought {history}", "--beam-rows", 7, "--max-beams", 6, "--deadline", 1.5,
+        "--capacity", 9, "--example",
+    )  # fmt: skip
+    assert settings.items == ItemSettings(
+        models=(ModelSettings(tmp_path, name="a"), ModelSettings(tmp_path, name="b")),
+        catalogues=(
+            CatalogueSettings("one", tmp_path / "one.catalogue", capacity=9),
+            CatalogueSettings("shop", tmp_path / "two.catalogue", tmp_path / "log", True, 9),
+        ),
+        filters=(("cheap", "price == 5"),), prompt="bought {history}", example=True, beam_rows=7, most_beams=6,
+        deadline=1.5,
+    )  # fmt: skip
+    one = tmp_path / "one.catalogue"
+    assert started("--model", tmp_path, "--catalogue", one, "--log", "x").items.catalogues[0].log == Path("x")
+    assert started("--example").items.models == ()
 
 
 def test_separators_take_the_place_of_white_space(started):
@@ -69,6 +105,12 @@ def test_separators_take_the_place_of_white_space(started):
     [
         (("--eos", "3"), "--tokenizer, --eos, --name and --device go with --model"),
         (("--api-key", ""), "--api-key is empty"),
+        (("--log", "x"), "--log, --follow and --filter go with --catalogue"),
+        (("--catalogue", __file__), "--catalogue needs the --model"),
+        (("--catalogue", __file__, "--log", "other=x"), "--log 'other' is of no catalogue"),
+        (("--catalogue", __file__, "--follow"), "--follow needs the --log"),
+        (("--catalogue", __file__, "--filter", "price < 5"), "has no name"),
+        (("--model", f"a={Path(__file__).parent}", "--model", f"b={Path(__file__).parent}"), "has one --model"),
         (("--ssl-keyfile", __file__), "--ssl-keyfile goes with --ssl-certfile"),
         (("--separators", ";", ":"), "--separators must be a comma and a colon"),
         (("--model", str(Path(__file__))), "is a file"),

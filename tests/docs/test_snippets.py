@@ -81,13 +81,51 @@ def test_each_command_shown_is_one_and_has_the_options_shown(where, words):
     assert shown <= known, f"{where} shows {', '.join(sorted(shown - known))}"
 
 
-def requests_shown() -> list[tuple[str, str, dict[str, Any]]]:
-    """Return where each request of curl on a page stands, its route and its body."""
-    found: list[tuple[str, str, dict[str, Any]]] = []
+def requests_shown(*, of_items: bool) -> list[tuple[str, str, str, dict[str, Any] | None]]:
+    """Return where each request of curl on a page stands, its method, its route and its body."""
+    found = []
     for block in blocks("bash"):
         calls = [shlex.split(text) for text in block.text.split("\n\n") if text.startswith("curl ")]
-        found += [(block.name, w[1].partition("/")[2], json.loads(w[w.index("-d") + 1])) for w in calls]
+        for words in calls:
+            route, given = words[1].partition("/")[2], words.index("-d") if "-d" in words else None
+            method = words[words.index("-X") + 1] if "-X" in words else "POST"
+            if route.startswith(("v1/retrieve", "v1/catalogues")) == of_items:
+                body = None if given is None else json.loads(words[given + 1])
+                found.append((block.name, method, route, body))
     return found
+
+
+@pytest.mark.long
+def test_the_requests_for_items_are_answered(tmp_path):
+    pytest.importorskip("fastapi")
+    httpx = pytest.importorskip("httpx")
+    from maskwright.serve.items import example, models, routes
+    from maskwright.serve.items.service import ItemService
+    from maskwright.serve.items.shop import Shop
+    from maskwright.serve.settings import ItemSettings
+
+    shown = requests_shown(of_items=True)
+    assert {method for _, method, _, _ in shown} == {"POST", "PUT", "DELETE"}
+
+    async def ask() -> list[Any]:
+        with example.made(ItemSettings()) as settings:
+            shop = Shop(settings.catalogues[0], settings.filters)
+            app = routes.create_app(ItemService([models.example()], [shop], settings))
+            async with (
+                app.router.lifespan_context(app),
+                httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client,
+            ):
+                found = [
+                    await client.request(method, f"/{route}", json=body, timeout=60) for _, method, route, body in shown
+                ]
+            shop.close()
+            return found
+
+    for (where, _, _, body), answer in zip(shown, asyncio.run(ask()), strict=True):
+        assert answer.status_code == 200, f"{where}: {answer.text}"
+        if body is not None and "limit" in body:
+            assert len(answer.json()["items"]) == body["limit"]
+            assert answer.json()["notes"] == []
 
 
 @pytest.mark.long
@@ -98,7 +136,7 @@ def test_the_requests_shown_are_answered_as_the_page_says():
     from maskwright.serve.app import create_app
     from maskwright.serve.service import Limits, Service
 
-    shown = requests_shown()
+    shown = requests_shown(of_items=False)
     assert shown
 
     async def ask() -> list[Any]:
@@ -108,9 +146,9 @@ def test_the_requests_shown_are_answered_as_the_page_says():
             app.router.lifespan_context(app),
             httpx.AsyncClient(transport=transport, base_url="http://x") as client,
         ):
-            return [await client.post(f"/{route}", json=body, timeout=60) for _, route, body in shown]
+            return [await client.post(f"/{route}", json=body, timeout=60) for _, _, route, body in shown]
 
-    for (where, _, body), answer in zip(shown, asyncio.run(ask()), strict=True):
+    for (where, _, _, body), answer in zip(shown, asyncio.run(ask()), strict=True):
         assert answer.status_code == 200, f"{where}: {answer.text}"
         choice = answer.json()["choices"][0]
         assert choice["finish_reason"] == "stop"
