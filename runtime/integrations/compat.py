@@ -94,6 +94,24 @@ def sample(model: Model, input_ids: Tensor, **options: Any) -> Any:
     return type(model)._sample(model, input_ids, **options)
 
 
+def prepared(model: Model, input_ids: Tensor, mask: Tensor, steps: int) -> tuple[Tensor, GenerationConfig, dict[str, Any]]:
+    """Return what `generate` would begin with: the ids that go on, its config and the arguments of the first step.
+
+    Of an encoder-decoder `input_ids` (B, P) are what its encoder reads, which this runs. mask: (B, P), 0 at the padding.
+    """
+
+    def begin(model: Model, ids: Tensor, **given: Any) -> tuple[Tensor, GenerationConfig, dict[str, Any]]:
+        for name in ("logits_processor", "stopping_criteria"):
+            del given[name]
+        return ids, given.pop("generation_config"), given
+
+    options = {"num_beams": 1, "do_sample": False, "num_return_sequences": 1, "max_new_tokens": steps}
+    found: tuple[Tensor, GenerationConfig, dict[str, Any]] = model.generate(
+        input_ids, attention_mask=mask, custom_generate=begin, **options
+    )
+    return found
+
+
 def first_step(
     model: Model, input_ids: Tensor, config: GenerationConfig, model_kwargs: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
@@ -114,6 +132,20 @@ def _updated(model: Model, outputs: ModelOutput, model_kwargs: dict[str, Any]) -
     is_encoder_decoder = model.config.is_encoder_decoder
     found: dict[str, Any] = model._update_model_kwargs_for_generation(
         outputs, model_kwargs, is_encoder_decoder=is_encoder_decoder
+    )
+    return found
+
+
+def has_cache(model_kwargs: dict[str, Any]) -> bool:
+    """Return whether there is a cache of what was read, which `reorder_cache` gathers."""
+    return any(model_kwargs.get(name) is not None for name in ALL_CACHE_NAMES)
+
+
+def repeat_inputs(model: Model, ids: Tensor, model_kwargs: dict[str, Any], times: int) -> tuple[Tensor, dict[str, Any]]:
+    """Return ids (n, L), and the arguments of a step but for its cache, with each row as often, one behind the other."""
+    encoder_decoder = model.config.is_encoder_decoder
+    found: tuple[Tensor, dict[str, Any]] = model._expand_inputs_for_generation(
+        times, encoder_decoder, ids, **model_kwargs
     )
     return found
 

@@ -1,0 +1,364 @@
+"""Search for items with a model of transformers: many requests in one batch, each with its own beams and filter."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+
+from ...errors import ConstraintError, VocabularyMismatchError
+from ...table.sid_filter import SidFilter
+from ...table.snapshot import LiveFilter, Snapshot
+from ...table.sorted_matrix import SortedMatrix
+from ...table.transition_table import TransitionTable
+from .. import torch_ops
+from ..decode.beam import beam_search
+from ..device import backend
+from ..device.backend import Operations
+from ..device.device_table import Selection
+from . import compat
+from .compat import Model
+from .generate import with_forced_token
+from .tree_beams import CACHE, TreeCache, changing_rope, check_model, grown_mask
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Table = TransitionTable | SortedMatrix | Snapshot
+AnyFilter = SidFilter | LiveFilter
+
+_COLLECT = 8  # steps after which keys and values of beams that were given up are removed
+_MOST_ON_CPU, _MOST = 8192, 1 << 17  # tokens that are read of prompts and beams of one pass; more go in several
+
+
+class Query(NamedTuple):
+    """One request of a batch."""
+
+    prompt: Sequence[int]  # tokens; of an encoder-decoder those that its encoder reads
+    beams: int
+    keep: AnyFilter | None = None  # of the version that is searched; None: all items
+
+
+class Found(NamedTuple):
+    """What a request found, best first; `Catalogue.items` and `ranked` take it."""
+
+    states: NDArray[np.int64]  # (m,) final states, m at most the beams
+    scores: NDArray[np.float64]  # (m,) sums of log-probabilities under the model's full softmax
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """The table of a catalogue, and `dev`, which `to_device` or `with_snapshot` made of it; `ItemSearch.place` makes one."""
+
+    table: Table
+    dev: backend.Placed
+    _all: list[AnyFilter] = field(default_factory=list, repr=False)
+
+    @property
+    def steps(self) -> int:
+        """How many tokens an item has, the end not counted."""
+        return int(self.dev.max_length)
+
+    def under(self, filters: Sequence[AnyFilter | None]) -> backend.Placed:
+        """Return the table under a filter for each row of a batch; None keeps all."""
+        if all(one is None for one in filters):
+            return self.dev
+        rows = [self._keep_all() if one is None else one for one in filters]
+        distinct = list({id(one): one for one in rows}.values())
+        numbers = {id(one): number for number, one in enumerate(distinct)}
+        return torch_ops.with_filters(self.dev, distinct, [numbers[id(one)] for one in rows])
+
+    def _keep_all(self) -> AnyFilter:
+        if not self._all:
+            table, none = self.table, np.empty(0, np.int64)
+            is_catalogue = isinstance(table, Snapshot) and table.items is not None
+            self._all.append(
+                cast(Snapshot, table).without_rows(none)
+                if is_catalogue
+                else table.filter(np.ones(table.num_sequences if isinstance(table, Snapshot) else table.num_items, bool))
+            )
+        return self._all[0]
+
+
+class ItemSearch:
+    """Beam search for items over a model of transformers, in batches of requests that differ in all but the model.
+
+    Each request finds what `beam_search` finds for it alone. Attributes:
+        model: The model, in evaluation mode.
+        shares_prompts: Whether the beams of a request share its prompt's keys and values, as in `tree_beam_search`;
+            else, as of encoder-decoders and sliding windows, each has a copy.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        """Take a model of transformers that writes tokens.
+
+        Raises TypeError for another, ValueError for one that is being trained.
+        """
+        self.model: Model = model
+        self.shares_prompts = True
+        try:
+            check_model(model, "share prompts", "")
+        except ValueError:
+            self.shares_prompts = False
+        if model.training:
+            raise ValueError("the model is in training mode, in which it drops out at random: call model.eval()")
+        config = cast(Any, model.config)
+        decoder = config.get_text_config(decoder=True)
+        layers = {type(layer) for layer in DynamicCache(config=decoder).layers}
+        self._pads = self.shares_prompts or config.is_encoder_decoder or not (
+            compat.keeps_state_apart(model)
+            or layers - {DynamicLayer, DynamicSlidingWindowLayer}
+            or changing_rope(decoder)
+        )
+        self._tokens = cast(Any, model.get_input_embeddings()).weight.shape[0]
+        self._room: int | None = getattr(config, "max_position_embeddings", None)
+        self._most = _MOST_ON_CPU if model.device.type == "cpu" else _MOST
+        self._last: Placed | None = None
+
+    def place(self, table: Table) -> Placed:
+        """Return a catalogue's `table` on the model's device, to be searched as often as it stays.
+
+        A later version of a catalogue that lives takes the base of the last one that was placed, which is not copied.
+        Raises TypeError for what is no table of a catalogue; VocabularyMismatchError if the model has fewer tokens.
+        """
+        if not isinstance(table, TransitionTable | SortedMatrix | Snapshot) or table.max_length is None:
+            raise TypeError(f"table must be that of a Catalogue, not a {type(table).__name__}")
+        if table.vocab_size > self._tokens:
+            raise VocabularyMismatchError(
+                f"the model has {self._tokens} tokens, the catalogue {table.vocab_size}: it was made for another model"
+            )
+        last = self._last
+        if last is not None and last.table is table:
+            return last
+        if last is not None and isinstance(table, Snapshot) and getattr(last.table, "base", None) is table.base:
+            placed = Placed(table, torch_ops.with_snapshot(last.dev, table))
+        else:
+            placed = Placed(table, torch_ops.to_device(table, self.model.device))
+        self._last = placed
+        return placed
+
+    def check(self, placed: Placed, query: Query) -> None:
+        """Raise ValueError for a query that cannot be searched, ConstraintError for a filter of another version."""
+        if query.beams < 1:
+            raise ValueError(f"beams must be positive, not {query.beams}")
+        prompt = np.asarray(query.prompt)
+        if prompt.ndim != 1 or not prompt.size or prompt.dtype.kind not in "iu":
+            raise ValueError("the prompt must be one token or more, as integers")
+        if not 0 <= prompt.min() <= prompt.max() < self._tokens:
+            raise ValueError(f"the tokens of the prompt must be 0 .. {self._tokens - 1}, those of the model")
+        after = 0 if self.model.config.is_encoder_decoder else placed.steps
+        if self._room is not None and prompt.size + after > self._room:
+            raise ValueError(
+                f"the prompt has {prompt.size} tokens, and the model has places for {self._room - after}: shorten it"
+            )
+        keep = query.keep
+        if keep is not None and (keep.snapshot if isinstance(keep, LiveFilter) else keep.table) is not placed.table:
+            raise ConstraintError("is of another catalogue or version than the one that is searched", argument="keep")
+
+    def search(
+        self, placed: Placed, queries: Sequence[Query], stop: Callable[[], Iterable[int]] | None = None
+    ) -> list[Found | None]:
+        """Return what each of some queries finds: nothing where its filter keeps nothing, or the model rules all out.
+
+        stop: asked between steps, returns the queries whose deadline has passed, by their number: they find None.
+        Raises as `check` does, before the model runs.
+        """
+        for query in queries:
+            self.check(placed, query)
+        found: list[Found | None] = [None] * len(queries)
+        late: set[int] = set()
+
+        def all_late(rows: list[int]) -> bool:
+            if stop is not None:
+                late.update(stop())
+            return late.issuperset(rows)
+
+        with torch.inference_mode():
+            for group in self._groups(placed, queries):
+                if all_late(group):
+                    continue
+                rows = [row for row in group if row not in late]
+                try:
+                    each = self._search(placed, [queries[row] for row in rows], lambda rows=rows: all_late(rows))
+                except _AllLateError:
+                    continue
+                for row, one in zip(rows, each, strict=True):
+                    found[row] = None if row in late else one
+        return found
+
+    def _groups(self, placed: Placed, queries: Sequence[Query]) -> Iterator[list[int]]:
+        """Yield queries by their number, those together that are alike: in beams, then in length of the prompt."""
+        group: list[int] = []
+        longest = widest = 0
+        for row in sorted(range(len(queries)), key=lambda i: (queries[i].beams.bit_length(), len(queries[i].prompt))):
+            length, beams = len(queries[row].prompt), queries[row].beams
+            longest, widest = max(longest, length), max(widest, beams)
+            own = longest + placed.steps * widest if self.shares_prompts else (longest + placed.steps) * widest
+            differs = not self._pads and group and len(queries[group[0]].prompt) != length
+            if group and (differs or (len(group) + 1) * own > self._most):
+                yield group
+                group, longest, widest = [], length, beams
+            group.append(row)
+        if group:
+            yield group
+
+    def _search(self, placed: Placed, queries: list[Query], all_late: Callable[[], bool]) -> list[Found]:
+        """Return what queries find that go through the model together."""
+        counts = [query.beams for query in queries]
+        prompts = [np.asarray(query.prompt, np.int64) for query in queries]
+        kind = _SharedPrompts if self.shares_prompts else _OwnCaches
+        read = kind(self.model, prompts, max(counts), placed.steps)
+
+        def step(tokens: Tensor, cache: object, t: int) -> tuple[Tensor, object]:
+            if t and all_late():
+                raise _AllLateError
+            logits = read.next(tokens, t) if t else read.first()[:, None].expand(-1, max(counts), -1)
+            return logits.to(tokens.device), cache
+
+        def gather(cache: object, index: Tensor) -> object:
+            read.gather(index)
+            return cache
+
+        beams = beam_search(
+            step,
+            read,
+            placed.under([query.keep for query in queries]),
+            ops=cast(Operations, _OwnBeams(counts, self.model.device)),
+            batch=len(queries),
+            beams=max(counts),
+            max_tokens=placed.steps,
+            gather=gather,
+        )
+        parts = (beams.states, beams.scores, beams.valid)
+        states, scores, valid = (part.cpu().numpy() for part in parts)
+        found = []
+        for i, count in enumerate(counts):
+            there = valid[i, :count]
+            found.append(Found(states[i, :count][there].astype(np.int64), scores[i, :count][there].astype(np.float64)))
+        return found
+
+
+class _AllLateError(Exception):
+    """The deadline of all queries has passed."""
+
+
+class _OwnBeams:
+    """`torch_ops`, but that each element of a batch has a number of beams of its own: those beyond end at once."""
+
+    arrays = torch_ops.arrays
+    start = staticmethod(torch_ops.start)
+    first_tokens = staticmethod(torch_ops.first_tokens)
+    accepting = staticmethod(torch_ops.accepting)
+    end_scores = staticmethod(torch_ops.end_scores)
+
+    def __init__(self, counts: list[int], device: torch.device) -> None:
+        self._beyond = torch.as_tensor(np.arange(max(counts)) >= np.array(counts)[:, None], device=device)
+
+    def select(
+        self, dev: object, logits: Tensor, state: Any, scores: Tensor, beams: int, level: int, renormalize: bool
+    ) -> Selection:
+        found = torch_ops.select(dev, logits, state, scores, beams, level, renormalize)
+        return found._replace(scores=found.scores.masked_fill(self._beyond, -torch.inf))
+
+
+# --------------------------------------------------------------------------------------------------- the model
+
+
+def _padded(prompts: list[NDArray[np.int64]], left: bool) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return prompts as rows of one array (B, P), padded with their last token, and where they stand in it."""
+    lengths = np.array([len(prompt) for prompt in prompts])
+    place, most = np.arange(lengths.max()), lengths.max()
+    seen = place >= (most - lengths)[:, None] if left else place < lengths[:, None]
+    ids = np.repeat([prompt[-1:] for prompt in prompts], most, axis=1)
+    ids[seen] = np.concatenate(prompts)
+    return ids, seen
+
+
+class _SharedPrompts:
+    """A causal model over a tree of tokens for each prompt, as `tree_beam_search` has it.
+
+    Prompts are padded on the right, where no token of theirs sees the padding: they need no mask, and their positions
+    are their places. A mask hides the padding from the tokens of beams.
+    """
+
+    def __init__(self, model: Model, prompts: list[NDArray[np.int64]], beams: int, steps: int) -> None:
+        self._model, self._beams, device = model, beams, model.device
+        ids, seen = _padded(prompts, left=False)
+        self._ids = torch.as_tensor(ids, device=device)
+        self._lengths = seen.sum(1)
+        self._seen = None if seen.all() else torch.as_tensor(seen, device=device)
+        self._positions = torch.as_tensor(self._lengths, device=device)[:, None].expand(-1, beams)
+        self._tree = TreeCache(model.config, *ids.shape, _COLLECT)
+        self._tree.plant(len(prompts) * beams, device)
+
+    def first(self) -> Tensor:
+        """Return the logits (B, V) after the prompts."""
+        columns, at = np.unique(self._lengths - 1, return_inverse=True)
+        device = self._ids.device
+        index = torch.as_tensor(columns, device=device)
+        selects = "logits_to_keep" in inspect.signature(self._model.forward).parameters
+        kept = {"logits_to_keep": index} if selects else {}
+        logits: Tensor = self._model(input_ids=self._ids, use_cache=True, **{CACHE: self._tree}, **kept).logits
+        if len(columns) == 1:
+            return logits[:, 0 if selects else int(columns[0])]
+        at = torch.as_tensor(at if selects else columns[at], device=logits.device)
+        return logits[torch.arange(len(at), device=logits.device), at]
+
+    def next(self, tokens: Tensor, t: int) -> Tensor:
+        """Return the logits (B * M, V) after the tokens that beams chose at t - 1."""
+        logits: Tensor = self._model(
+            input_ids=tokens.view(-1, self._beams),
+            attention_mask=grown_mask(self._tree, self._seen, self._model.dtype),
+            position_ids=self._positions + (t - 1),
+            use_cache=True,
+            **{CACHE: self._tree},
+        ).logits
+        return logits.flatten(0, 1)
+
+    def gather(self, index: Tensor) -> None:
+        """Let each beam go on from beam index (B * M,)."""
+        self._tree.reorder_cache(index)
+
+
+class _OwnCaches:
+    """Any model that `generate` runs, with keys and values, or whatever it keeps, for each beam.
+
+    Prompts are read once, and what was kept of them is repeated for the beams. Those of a causal model are padded on
+    the left, those that an encoder reads on the right.
+    """
+
+    def __init__(self, model: Model, prompts: list[NDArray[np.int64]], beams: int, steps: int) -> None:
+        self._model, self._beams, self._repeated = model, beams, beams == 1
+        encoded = model.config.is_encoder_decoder
+        ids, seen = (torch.as_tensor(array, device=model.device) for array in _padded(prompts, left=not encoded))
+        self._ids, self._config, self._arguments = compat.prepared(model, ids, seen.long(), steps + 2)
+        self._ids = with_forced_token(self._ids, self._config, model, self._arguments)
+
+    def first(self) -> Tensor:
+        """Return the logits (B, V) after the prompts."""
+        outputs, self._arguments = compat.first_step(self._model, self._ids, self._config, self._arguments)
+        if not compat.has_cache(self._arguments):
+            self._arguments["use_cache"] = False  # what it keeps elsewhere cannot be gathered: it reads all anew
+        return cast(Tensor, outputs.logits[:, -1])
+
+    def next(self, tokens: Tensor, t: int) -> Tensor:
+        """Return the logits (B * M, V) after the tokens that beams chose at t - 1."""
+        self._ids = torch.cat([self._ids, tokens[:, None].to(self._ids.dtype)], dim=1)
+        outputs, self._arguments = compat.next_step(self._model, self._ids, self._arguments)
+        return cast(Tensor, outputs.logits[:, -1])
+
+    def gather(self, index: Tensor) -> None:
+        """Let each beam go on from beam index (B * M,)."""
+        if not self._repeated:  # all beams of a prompt are one still
+            self._repeated, index = True, index // self._beams
+            self._ids, self._arguments = compat.repeat_inputs(self._model, self._ids, self._arguments, self._beams)
+        else:
+            self._ids = self._ids.index_select(0, index)
+        compat.reorder_cache(self._model, self._arguments, index)
