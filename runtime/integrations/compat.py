@@ -94,10 +94,13 @@ def sample(model: Model, input_ids: Tensor, **options: Any) -> Any:
     return type(model)._sample(model, input_ids, **options)
 
 
-def prepared(model: Model, input_ids: Tensor, mask: Tensor, steps: int) -> tuple[Tensor, GenerationConfig, dict[str, Any]]:
+def prepared(
+    model: Model, input_ids: Tensor, mask: Tensor, **options: Any
+) -> tuple[Tensor, GenerationConfig, dict[str, Any]]:
     """Return what `generate` would begin with: the ids that go on, its config and the arguments of the first step.
 
-    Of an encoder-decoder `input_ids` (B, P) are what its encoder reads, which this runs. mask: (B, P), 0 at the padding.
+    Of an encoder-decoder `input_ids` (B, P) are what its encoder reads, which this runs. mask: (B, P), 0 at the
+    padding. options: of `generate`.
     """
 
     def begin(model: Model, ids: Tensor, **given: Any) -> tuple[Tensor, GenerationConfig, dict[str, Any]]:
@@ -105,9 +108,9 @@ def prepared(model: Model, input_ids: Tensor, mask: Tensor, steps: int) -> tuple
             del given[name]
         return ids, given.pop("generation_config"), given
 
-    options = {"num_beams": 1, "do_sample": False, "num_return_sequences": 1, "max_new_tokens": steps}
+    alone = {"num_beams": 1, "do_sample": False, "num_return_sequences": 1}
     found: tuple[Tensor, GenerationConfig, dict[str, Any]] = model.generate(
-        input_ids, attention_mask=mask, custom_generate=begin, **options
+        input_ids, attention_mask=mask, custom_generate=begin, **alone, **options
     )
     return found
 
@@ -136,11 +139,6 @@ def _updated(model: Model, outputs: ModelOutput, model_kwargs: dict[str, Any]) -
     return found
 
 
-def has_cache(model_kwargs: dict[str, Any]) -> bool:
-    """Return whether there is a cache of what was read, which `reorder_cache` gathers."""
-    return any(model_kwargs.get(name) is not None for name in ALL_CACHE_NAMES)
-
-
 def repeat_inputs(model: Model, ids: Tensor, model_kwargs: dict[str, Any], times: int) -> tuple[Tensor, dict[str, Any]]:
     """Return ids (n, L), and the arguments of a step but for its cache, with each row as often, one behind the other."""
     encoder_decoder = model.config.is_encoder_decoder
@@ -160,8 +158,13 @@ def reorder_cache(model: object, model_kwargs: dict[str, Any], index: Tensor) ->
 
 
 def keeps_state_apart(model: object) -> bool:
-    """Return whether a model keeps what it has read in other places than a cache of keys and values."""
+    """Return whether a model keeps what it has read in other places than keys and values."""
     return bool(getattr(model, "_is_stateful", False)) or hasattr(model, "_reorder_cache")
+
+
+def keeps_state_in_modules(model: Model) -> bool:
+    """Return whether modules of a model keep what it has read, where no beam is followed, as RecurrentGemma's do."""
+    return any(hasattr(module, "_setup_cache") for module in model.modules())
 
 
 def beam_output(model: Model, sequences: Tensor, scores: Tensor) -> Any:

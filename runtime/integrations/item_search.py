@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 Table = TransitionTable | SortedMatrix | Snapshot
 AnyFilter = SidFilter | LiveFilter
 
+_OF_KEYS_AND_VALUES = {DynamicLayer, DynamicSlidingWindowLayer}
 _COLLECT = 8  # steps after which keys and values of beams that were given up are removed
 _MOST_ON_CPU, _MOST = 8192, 1 << 17  # tokens that are read of prompts and beams of one pass; more go in several
 
@@ -111,12 +112,11 @@ class ItemSearch:
             raise ValueError("the model is in training mode, in which it drops out at random: call model.eval()")
         config = cast(Any, model.config)
         decoder = config.get_text_config(decoder=True)
-        layers = {type(layer) for layer in DynamicCache(config=decoder).layers}
-        self._pads = self.shares_prompts or config.is_encoder_decoder or not (
-            compat.keeps_state_apart(model)
-            or layers - {DynamicLayer, DynamicSlidingWindowLayer}
-            or changing_rope(decoder)
-        )
+        in_cache = {type(layer) for layer in DynamicCache(config=decoder).layers} - _OF_KEYS_AND_VALUES
+        stateful = compat.keeps_state_apart(model)
+        # else what it has read is nowhere that beams can be followed, and it reads all anew at each step
+        self._caches = (bool(in_cache) or not stateful) and not compat.keeps_state_in_modules(model)
+        self._pads = config.is_encoder_decoder or not (stateful or in_cache or changing_rope(decoder))
         self._tokens = cast(Any, model.get_input_embeddings()).weight.shape[0]
         self._room: int | None = getattr(config, "max_position_embeddings", None)
         self._most = _MOST_ON_CPU if model.device.type == "cpu" else _MOST
@@ -213,8 +213,11 @@ class ItemSearch:
         """Return what queries find that go through the model together."""
         counts = [query.beams for query in queries]
         prompts = [np.asarray(query.prompt, np.int64) for query in queries]
-        kind = _SharedPrompts if self.shares_prompts else _OwnCaches
-        read = kind(self.model, prompts, max(counts), placed.steps)
+        read: _SharedPrompts | _OwnCaches
+        if self.shares_prompts:
+            read = _SharedPrompts(self.model, prompts, max(counts))
+        else:
+            read = _OwnCaches(self.model, prompts, max(counts), placed.steps, self._caches)
 
         def step(tokens: Tensor, cache: object, t: int) -> tuple[Tensor, object]:
             if t and all_late():
@@ -288,7 +291,7 @@ class _SharedPrompts:
     are their places. A mask hides the padding from the tokens of beams.
     """
 
-    def __init__(self, model: Model, prompts: list[NDArray[np.int64]], beams: int, steps: int) -> None:
+    def __init__(self, model: Model, prompts: list[NDArray[np.int64]], beams: int) -> None:
         self._model, self._beams, device = model, beams, model.device
         ids, seen = _padded(prompts, left=False)
         self._ids = torch.as_tensor(ids, device=device)
@@ -334,18 +337,18 @@ class _OwnCaches:
     the left, those that an encoder reads on the right.
     """
 
-    def __init__(self, model: Model, prompts: list[NDArray[np.int64]], beams: int, steps: int) -> None:
+    def __init__(self, model: Model, prompts: list[NDArray[np.int64]], beams: int, steps: int, caches: bool) -> None:
         self._model, self._beams, self._repeated = model, beams, beams == 1
         encoded = model.config.is_encoder_decoder
         ids, seen = (torch.as_tensor(array, device=model.device) for array in _padded(prompts, left=not encoded))
-        self._ids, self._config, self._arguments = compat.prepared(model, ids, seen.long(), steps + 2)
+        self._ids, self._config, self._arguments = compat.prepared(
+            model, ids, seen.long(), max_new_tokens=steps + 2, use_cache=caches
+        )
         self._ids = with_forced_token(self._ids, self._config, model, self._arguments)
 
     def first(self) -> Tensor:
         """Return the logits (B, V) after the prompts."""
         outputs, self._arguments = compat.first_step(self._model, self._ids, self._config, self._arguments)
-        if not compat.has_cache(self._arguments):
-            self._arguments["use_cache"] = False  # what it keeps elsewhere cannot be gathered: it reads all anew
         return cast(Tensor, outputs.logits[:, -1])
 
     def next(self, tokens: Tensor, t: int) -> Tensor:
