@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 try:
+    from transformers.cache_utils import EncoderDecoderCache
     from transformers.generation import logits_process as logits_process
     from transformers.generation import stopping_criteria as stopping_criteria
     from transformers.generation.utils import (
@@ -140,7 +141,7 @@ def _updated(model: Model, outputs: ModelOutput, model_kwargs: dict[str, Any]) -
 
 
 def repeat_inputs(model: Model, ids: Tensor, model_kwargs: dict[str, Any], times: int) -> tuple[Tensor, dict[str, Any]]:
-    """Return ids (n, L), and the arguments of a step but for its cache, with each row as often, one behind the other."""
+    """Return ids (n, L), and the arguments of a step but for its cache, with each row so often, one after the other."""
     encoder_decoder = model.config.is_encoder_decoder
     found: tuple[Tensor, dict[str, Any]] = model._expand_inputs_for_generation(
         times, encoder_decoder, ids, **model_kwargs
@@ -148,13 +149,19 @@ def repeat_inputs(model: Model, ids: Tensor, model_kwargs: dict[str, Any], times
     return found
 
 
-def reorder_cache(model: object, model_kwargs: dict[str, Any], index: Tensor) -> None:
-    """Gather the rows index (n,) of a model's cache, if it has one."""
+def reorder_cache(model: object, model_kwargs: dict[str, Any], index: Tensor, *, same_inputs: bool = False) -> None:
+    """Gather the rows index (n,) of a model's cache, if it has one.
+
+    same_inputs: each row goes on from one of the same input, so that what is kept of an encoder stays.
+    """
     name = next((name for name in ALL_CACHE_NAMES if model_kwargs.get(name) is not None), None)
     if name is not None and hasattr(model, "_reorder_cache"):
         model_kwargs[name] = model._reorder_cache(model_kwargs[name], index)
     elif name is not None:
-        model_kwargs[name].reorder_cache(index)
+        cache = model_kwargs[name]
+        if same_inputs and isinstance(cache, EncoderDecoderCache):
+            cache = cache.self_attention_cache
+        cache.reorder_cache(index)
 
 
 def keeps_state_apart(model: object) -> bool:

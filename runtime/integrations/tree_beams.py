@@ -237,7 +237,11 @@ def grown_mask(tree: TreeCache, prompts: Tensor | None, dtype: torch.dtype) -> T
     visible = visible.view(tree.batch, 1, -1, visible.shape[1])
     before = visible.new_ones(tree.batch, tree.prompt) if prompts is None else prompts[:, : tree.prompt]
     before = before[:, None, None].to(visible.device, torch.bool).expand(-1, -1, visible.shape[2], -1)
-    seen = torch.cat([before, visible], dim=3)
+    return penalty(torch.cat([before, visible], dim=3), dtype)
+
+
+def penalty(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return what is added to the scores: 0 where a token sees, else the least there is."""
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)
 
 
