@@ -104,7 +104,7 @@ def search_beams(
         return processors(ids, torch_ops.arrays.log_softmax(outputs.logits[:, -1].to(ids.device))), ids
 
     def gather(ids: Tensor, index: Tensor) -> Tensor:
-        compat.reorder_cache(model, model_kwargs, index)
+        compat.reorder_cache(model, model_kwargs, index, same_inputs=True)
         return ids.index_select(0, index)
 
     found = beam_search(

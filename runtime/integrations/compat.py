@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 try:
+    from transformers.cache_utils import EncoderDecoderCache
     from transformers.generation import logits_process as logits_process
     from transformers.generation import stopping_criteria as stopping_criteria
     from transformers.generation.utils import (
@@ -94,6 +95,27 @@ def sample(model: Model, input_ids: Tensor, **options: Any) -> Any:
     return type(model)._sample(model, input_ids, **options)
 
 
+def prepared(
+    model: Model, input_ids: Tensor, mask: Tensor, **options: Any
+) -> tuple[Tensor, GenerationConfig, dict[str, Any]]:
+    """Return what `generate` would begin with: the ids that go on, its config and the arguments of the first step.
+
+    Of an encoder-decoder `input_ids` (B, P) are what its encoder reads, which this runs. mask: (B, P), 0 at the
+    padding. options: of `generate`.
+    """
+
+    def begin(model: Model, ids: Tensor, **given: Any) -> tuple[Tensor, GenerationConfig, dict[str, Any]]:
+        for name in ("logits_processor", "stopping_criteria"):
+            del given[name]
+        return ids, given.pop("generation_config"), given
+
+    alone = {"num_beams": 1, "do_sample": False, "num_return_sequences": 1}
+    found: tuple[Tensor, GenerationConfig, dict[str, Any]] = model.generate(
+        input_ids, attention_mask=mask, custom_generate=begin, **alone, **options
+    )
+    return found
+
+
 def first_step(
     model: Model, input_ids: Tensor, config: GenerationConfig, model_kwargs: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
@@ -118,18 +140,38 @@ def _updated(model: Model, outputs: ModelOutput, model_kwargs: dict[str, Any]) -
     return found
 
 
-def reorder_cache(model: object, model_kwargs: dict[str, Any], index: Tensor) -> None:
-    """Gather the rows index (n,) of a model's cache, if it has one."""
+def repeat_inputs(model: Model, ids: Tensor, model_kwargs: dict[str, Any], times: int) -> tuple[Tensor, dict[str, Any]]:
+    """Return ids (n, L), and the arguments of a step but for its cache, with each row so often, one after the other."""
+    encoder_decoder = model.config.is_encoder_decoder
+    found: tuple[Tensor, dict[str, Any]] = model._expand_inputs_for_generation(
+        times, encoder_decoder, ids, **model_kwargs
+    )
+    return found
+
+
+def reorder_cache(model: object, model_kwargs: dict[str, Any], index: Tensor, *, same_inputs: bool = False) -> None:
+    """Gather the rows index (n,) of a model's cache, if it has one.
+
+    same_inputs: each row goes on from one of the same input, so that what is kept of an encoder stays.
+    """
     name = next((name for name in ALL_CACHE_NAMES if model_kwargs.get(name) is not None), None)
     if name is not None and hasattr(model, "_reorder_cache"):
         model_kwargs[name] = model._reorder_cache(model_kwargs[name], index)
     elif name is not None:
-        model_kwargs[name].reorder_cache(index)
+        cache = model_kwargs[name]
+        if same_inputs and isinstance(cache, EncoderDecoderCache):
+            cache = cache.self_attention_cache
+        cache.reorder_cache(index)
 
 
 def keeps_state_apart(model: object) -> bool:
-    """Return whether a model keeps what it has read in other places than a cache of keys and values."""
+    """Return whether a model keeps what it has read in other places than keys and values."""
     return bool(getattr(model, "_is_stateful", False)) or hasattr(model, "_reorder_cache")
+
+
+def keeps_state_in_modules(model: Model) -> bool:
+    """Return whether modules of a model keep what it has read, where no beam is followed, as RecurrentGemma's do."""
+    return any(hasattr(module, "_setup_cache") for module in model.modules())
 
 
 def beam_output(model: Model, sequences: Tensor, scores: Tensor) -> Any:

@@ -71,7 +71,7 @@ def constrained_generate(
     do: sampling, stopping criteria, returning attentions, hidden states or the logits of steps.
     """
     most = generation_config.max_length - input_ids.shape[1]
-    input_ids = _with_forced_token(input_ids, generation_config, model, model_kwargs)
+    input_ids = with_forced_token(input_ids, generation_config, model, model_kwargs)
     elements = elements_of(tables)
     ends = compat.end_tokens(generation_config)
     given_ends = token_ids(eos_token_ids)
@@ -118,7 +118,7 @@ def constrained_generate(
     )
 
 
-def _with_forced_token(
+def with_forced_token(
     input_ids: Tensor, config: GenerationConfig, model: Model, model_kwargs: dict[str, Any]
 ) -> Tensor:
     """Return input_ids with the token that transformers forces to come next, if it does: it is no part of a match."""

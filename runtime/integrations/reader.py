@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
-from .tree_beams import CACHE, check_model
+from .tree_beams import CACHE, check_model, penalty
 
 if TYPE_CHECKING:
     from transformers import (
@@ -109,7 +109,7 @@ class TransformersReader:
         cache.place(torch.as_tensor(first[:, None] + np.arange(n), device=device), width)
         logits: Tensor = self.model(
             input_ids=tokens,
-            attention_mask=_penalty(torch.as_tensor(seen, device=device)[:, None], self.model.dtype),
+            attention_mask=penalty(torch.as_tensor(seen, device=device)[:, None], self.model.dtype),
             position_ids=torch.as_tensor(positions, device=device),
             use_cache=True,
             **{CACHE: cache, **({"logits_to_keep": index} if self._selects else {})},
@@ -123,11 +123,6 @@ class TransformersReader:
         source = torch.as_tensor(lengths[:, None] + entries, device=device)
         cache.move(source, torch.as_tensor(lengths[:, None] + np.arange(entries.shape[1]), device=device))
         return cache
-
-
-def _penalty(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return what is added to the scores: 0 where a token sees, else the least there is."""
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)
 
 
 class PlacedCache(Cache):

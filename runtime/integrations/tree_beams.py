@@ -210,7 +210,7 @@ def _over_tree(model: Model, tree: TreeCache, scores: list[Tensor]) -> Any:
             logits = of_input[:, -1:].repeat_interleave(each, dim=0)
         elif input_ids.shape[1] == 1:
             kwargs.pop("logits_to_keep", None)  # those of all beams are wanted
-            seen = seen_by_beams(tree, attention_mask, model.dtype)
+            seen = grown_mask(tree, None if attention_mask is None else attention_mask[::each], model.dtype)
             logits = run(input_ids.view(-1, each), seen, position_ids.reshape(-1, each), **kwargs).view(rows, 1, -1)
         else:
             raise ValueError("tree_beam_search takes one token a step: leave out assisted decoding and the like")
@@ -228,18 +228,20 @@ def _over_tree(model: Model, tree: TreeCache, scores: list[Tensor]) -> Any:
     return out
 
 
-def seen_by_beams(tree: TreeCache, prompts: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Let a tree grow by a token of each beam, and return what is added to the scores (B, 1, M, S) of these tokens.
+def grown_mask(tree: TreeCache, prompts: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Add a column for each beam, and return what is added to its scores (B, 1, M, S): 0 where it sees, or the least.
 
-    That is 0 where one sees, or the least. prompts: (B * M, P or more) as `generate` has it, 0 at the padding; None:
-    there is none.
+    prompts: (B, P or more), 0 at the padding; None: there is none.
     """
     visible = tree.grow()
-    if prompts is None:
-        before = visible.new_ones(visible.shape[0], tree.prompt)
-    else:
-        before = prompts[:, : tree.prompt].to(visible.device).bool()
-    seen = torch.cat([before, visible], dim=1).view(tree.batch, 1, -1, tree.prompt + visible.shape[1])
+    visible = visible.view(tree.batch, 1, -1, visible.shape[1])
+    before = visible.new_ones(tree.batch, tree.prompt) if prompts is None else prompts[:, : tree.prompt]
+    before = before[:, None, None].to(visible.device, torch.bool).expand(-1, -1, visible.shape[2], -1)
+    return penalty(torch.cat([before, visible], dim=3), dtype)
+
+
+def penalty(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return what is added to the scores: 0 where a token sees, else the least there is."""
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)
 
 
@@ -275,7 +277,7 @@ def check_model(model: object, task: str, instead: str) -> None:
         why = "some of its layers attend to a window that goes by place and not by depth"
     elif getattr(config, "keep_window_size", None) is not None:
         why = "it picks what to attend to by itself, beyond what a mask says"
-    elif kinds := _rope_types(config) & {"longrope", "dynamic"}:
+    elif kinds := changing_rope(config):
         why = (
             f"its rotary embedding ({', '.join(sorted(kinds))}) changes with the length of the longest text in a batch"
         )
@@ -292,14 +294,14 @@ def check_model(model: object, task: str, instead: str) -> None:
         raise ValueError(f"{name} cannot {task}: {why}. {instead}")
 
 
-def _rope_types(config: object) -> set[str]:
-    """Return the kinds of rotary embedding that a model has, in any of its layers."""
+def changing_rope(config: object) -> set[str]:
+    """Return the kinds of rotary embedding of any layer that change with the longest text of a batch."""
     found = set()
     for name in ("rope_parameters", "rope_scaling"):
         given = getattr(config, name, None) or {}
         for each in (given, *(value for value in given.values() if isinstance(value, dict))):
             found |= {each[key] for key in ("rope_type", "type") if isinstance(each.get(key), str)}
-    return found
+    return found & {"longrope", "dynamic"}
 
 
 def _check_options(

@@ -27,7 +27,7 @@ def start(settings: Settings, *, say: Callable[[str], None]) -> None:
         found = [models.example() if each.folder is None else models.load(each) for each in items.models]
         for one in found:
             held = "one cache for all beams of a prompt" if one.search.shares_prompts else "a cache for each beam"
-            say(f"{one.name}: {one.width:,} tokens, on {one.search.device}; {held}")
+            say(f"{one.name}: {one.width:,} tokens, on {one.search.model.device}; {held}")
         shops = [Shop(each, items.filters) for each in items.catalogues]
         for shop in shops:
             made.callback(shop.close)

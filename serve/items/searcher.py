@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ...compile.catalogue import Catalogue
 from ...compile.found_items import AnyFilter
 from ...errors import MaskwrightError
-from ...runtime.integrations.item_search import Found, PlacedItems, Query
+from ...runtime.integrations.item_search import Found, Placed, Query
 from ..refusals import Refused, of_constraint, said
 from .models import ItemModel
 from .shop import Shop
@@ -78,7 +78,7 @@ class Searcher:
         self._waiting: OrderedDict[str, deque[Search]] = OrderedDict()  # by client, the one next in turn first
         self._wake = threading.Condition()
         self._closing = False
-        self._placed: dict[tuple[int, int], PlacedItems] = {}
+        self._placed: dict[tuple[int, int], Placed] = {}
         self._thread = threading.Thread(target=self._run, name="maskwright-search", daemon=True)
 
     def start(self) -> None:
@@ -203,18 +203,16 @@ class Searcher:
         def late() -> list[int]:
             return [at for at, (search, _) in enumerate(ready) if search.given_up]
 
-        found = model.search.search(placed, queries, given_up=late)
+        found = model.search.search(placed, queries, stop=late)
         for (search, keep), each in zip(ready, found, strict=True):
             if each is not None:
                 search.tell(Searched(version, keep, each))
 
-    def _place(self, model: ItemModel, shop: Shop, version: Catalogue) -> PlacedItems:
+    def _place(self, model: ItemModel, shop: Shop, version: Catalogue) -> Placed:
         """Return a version on the model's device; an earlier one gives way to it."""
         key = id(model), id(shop)
-        before = self._placed.get(key)
-        if before is None or before.table is not version.table:
-            self._placed[key] = model.search.place(version.table, before)
-        return self._placed[key]
+        placed = self._placed[key] = model.search.place(version.table, self._placed.get(key))
+        return placed
 
 
 def _fits(batch: Sequence[Search], search: Search) -> bool:
