@@ -79,7 +79,8 @@ def test_every_option_of_items_is_one_setting(started, tmp_path):
     settings = started(
         "--model", f"a={tmp_path}", "--model", f"b={tmp_path}", "--catalogue", tmp_path / "one.catalogue",
         "--catalogue", f"shop={tmp_path / 'two.catalogue'}", "--log", f"shop={tmp_path / 'log'}", "--follow",
-        "--filter", "cheap=price == 5", "--prompt", "bought {history}", "--beam-rows", 7, "--max-beams", 6, "--deadline", 1.5,
+        "--filter", "cheap=price == 5", "--prompt", "bought {history}", "--beam-rows", 7, "--max-beams", 6,
+        "--deadline", 1.5,
         "--capacity", 9, "--example",
     )  # fmt: skip
     assert settings.items == ItemSettings(
