@@ -119,7 +119,7 @@ $(VENV)/torch: constraints.txt | $(BIN)/python
 	touch $@
 
 $(VENV)/demo: pyproject.toml $(VENV)/torch | $(BIN)/uv
-	$(INSTALL) --editable ".[jit]" --group demo
+	$(INSTALL) --editable ".[jit,serve]" --group demo
 	touch $@
 
 $(VENV)/dev: pyproject.toml $(VENV)/torch | $(BIN)/uv

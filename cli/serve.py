@@ -194,8 +194,8 @@ _SHOWN = ItemSettings()
 
 def _items(
     catalogues: tuple[tuple[str | None, Path], ...], logs: tuple[tuple[str | None, Path], ...], follow: bool,
-    filters: tuple[tuple[str | None, str], ...], prompt: str, beam_rows: int, most_beams: int, deadline: float,
-    capacity: int, example: bool,
+    filters: tuple[tuple[str | None, str], ...], prompt: str, between: str, beam_rows: int, most_beams: int,
+    deadline: float, capacity: int, example: bool,
 ) -> ItemSettings | None:  # fmt: skip
     if not catalogues and not example:
         if logs or filters or follow:
@@ -216,7 +216,7 @@ def _items(
             CatalogueSettings(name, file, of.get(name), follow and name in of, capacity) for name, file in named
         ),
         filters=tuple((name or "", text) for name, text in filters),
-        prompt=prompt, example=example, beam_rows=beam_rows, most_beams=most_beams, deadline=deadline,
+        prompt=prompt, between=between, example=example, beam_rows=beam_rows, most_beams=most_beams, deadline=deadline,
     )  # fmt: skip
 
 
@@ -241,6 +241,7 @@ _item_options = options.gathered(
         "--prompt", default=_SHOWN.prompt, show_default=True,
         help="What the model reads of a history. The semantic IDs of its items stand for {history}.",
     ),
+    click.option("--between", default=_SHOWN.between, help="Text that stands between two items of a history."),
     click.option(
         "--beam-rows", type=click.IntRange(min=1), default=_SHOWN.beam_rows, show_default=True,
         help="Most beams of one batch of searches.",

@@ -86,6 +86,7 @@ class ItemSettings:
     catalogues: tuple[CatalogueSettings, ...] = ()
     filters: tuple[tuple[str, str], ...] = ()  # names, and the expressions over columns that they stand for
     prompt: str = "{history}"  # what a model reads of a history: the semantic IDs of its items stand for the braces
+    between: str = ""  # text that stands between two items of a history
     example: bool = False  # a small model and catalogue, made on the spot
     beam_rows: int = 4096  # beams of one batch, over all its requests
     most_beams: int = 512  # of one request

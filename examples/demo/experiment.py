@@ -17,6 +17,7 @@ from .evaluation import Comparison, Found, allowed_set, compare, search_both
 from .living import Living, live_searches
 from .model import ModelConfig, Transformer
 from .report import ColdStart, Example, Report
+from .served import calls
 from .synthetic import SyntheticConfig, synthetic_dataset
 from .training import TrainingConfig, train
 
@@ -92,6 +93,8 @@ def run(
     progress(f"searching for {len(rows):,} next items")
     searches, next_item = _search(full, catalogue, rows, np.arange(len(catalogue.sids)), config)
     example = _example(dataset, rows, *searches)
+    progress("serving the catalogue over HTTP")
+    served = calls(full, catalogue, rows.histories[0], config.beams)
 
     cold_start: list[ColdStart] = []
     living: Living | None = None
@@ -130,6 +133,7 @@ def run(
         cold_start=tuple(cold_start),
         living=living,
         example=example,
+        served=served,
     )
     progress(f"writing {out / 'demo.json'} and {out / 'demo.png'}")
     report.save(out)

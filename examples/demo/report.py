@@ -19,6 +19,7 @@ from rich.text import Text
 
 from .evaluation import Comparison
 from .living import Living
+from .served import Call
 
 _COLOURS = {
     "unconstrained": "#999999",
@@ -71,6 +72,7 @@ class Report:
     cold_start: tuple[ColdStart, ...]
     living: Living | None
     example: Example
+    served: tuple[Call, ...]
 
     def print(self, console: Console) -> None:
         """Print the results as tables."""
@@ -78,6 +80,7 @@ class Report:
         if self.living is not None:
             console.print(Text(_living_text(self.living)), overflow="fold")
         console.print(self._example_text(), overflow="fold")
+        console.print(Text(_served_text(self.served)), overflow="fold")
 
     def save(self, out: Path) -> None:
         """Write `demo.json` and `demo.png` to the directory `out`, which is made if need be."""
@@ -259,6 +262,18 @@ def _living_text(living: Living) -> str:
         f"{_percent(after, living.rows)} after, with the same model, and {_percent(alone, living.rows)} under a filter "
         f"that keeps the new ones ({min(1, 10 / living.added):.1%} by chance)\n"
     )
+
+
+def _served_text(served: tuple[Call, ...]) -> str:
+    """Show requests to the server of items, with the titles that came back."""
+    lines = ["\nThe same model and catalogue behind maskwright serve --catalogue:"]
+    for call in served:
+        lines += ["", f"$ {call.command}"]
+        if "items" in call.answer:
+            lines += [f"  {item['score']:8.2f}  {item['columns']['title']}" for item in call.answer["items"]]
+        else:
+            lines.append(f"  {json.dumps(call.answer)}")
+    return "\n".join(lines)
 
 
 def _standard_error(share: float, rows: int) -> float:

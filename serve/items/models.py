@@ -29,21 +29,25 @@ class ItemModel:
     width: int  # logits
     context: int | None  # most tokens of a prompt and a semantic ID together
     plain: Encode | None  # tokens of a part of a text; None without a tokenizer
+    between: Sequence[int] = ()  # tokens that stand between two items of a history
     begin: Sequence[int] = ()  # tokens that begin every prompt
     end: Sequence[int] = ()  # tokens that end every prompt
     vocabulary: str = ""  # the fingerprint of the tokenizer's vocabulary, "" if it is not known
 
-    def tokens(self, prompt: str, history: Sequence[int]) -> list[int]:
-        """Return the tokens of a prompt in which those of a history stand for "{history}".
+    def tokens(self, prompt: str, history: Sequence[Sequence[int]]) -> list[int]:
+        """Return the tokens of a prompt in which those of the items of a history stand for "{history}".
 
         Raises ConstraintError for text if the model has no tokenizer.
         """
-        before, found, behind = prompt.partition(HISTORY)
-        parts = [list(self.begin), *([] if not text else self._of(text) for text in (before,)), list(history)]
-        parts += [self._of(behind) if found and behind else [], list(self.end)]
-        return [token for part in parts for token in part]
+        before, _, behind = prompt.partition(HISTORY)
+        items: list[int] = []
+        for at, item in enumerate(history):
+            items += [*(self.between if at else ()), *item]
+        return [*self.begin, *self._of(before), *items, *self._of(behind), *self.end]
 
     def _of(self, text: str) -> list[int]:
+        if not text:
+            return []
         if self.plain is None:
             raise ConstraintError(
                 f"has text, and the model {self.name!r} has no tokenizer: send tokens, or a history of items",
@@ -66,8 +70,12 @@ class ItemModel:
             )
 
 
-def load(settings: ModelSettings) -> ItemModel:
-    """Return the model of transformers in a folder, a decoder or an encoder-decoder. Raises DataError."""
+def load(settings: ModelSettings, between: str = "") -> ItemModel:
+    """Return the model of transformers in a folder, a decoder or an encoder-decoder.
+
+    between: text that stands between two items of a history. Raises DataError; ConstraintError for text without a
+    tokenizer.
+    """
     assert settings.folder is not None, "the example has a model of its own"
     model = loading.read_model(settings.folder, settings.device, settings.dtype, of_items=True)
     width, config = loading.width_of(model), model.config
@@ -82,6 +90,7 @@ def load(settings: ModelSettings) -> ItemModel:
         made.vocabulary = Vocabulary.from_transformers(tokenizer, size=width, eos=settings.eos).fingerprint
     elif settings.tokenizer is not None:
         raise DataError(f"{source} is no folder of a tokenizer of transformers, as --tokenizer takes it here")
+    made.between = made._of(between)
     return made
 
 

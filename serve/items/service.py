@@ -201,16 +201,16 @@ class ItemService:
             raise Refused(f"the prompt must have {HISTORY} once, where the history stands", param="prompt")
         if not history and HISTORY in text and request.history is None:
             raise Refused(f"the prompt has {HISTORY}: send a history", param="history")
-        tokens = _tokens_of_history(version, history, notes)
+        items = _tokens_of_history(version, history, notes)
         try:
-            around = len(model.tokens(text, ()))
             if model.context is not None:
-                length = int(version.table.max_length or 0)
-                room = max(0, (model.context - around - length) // length) if length else 0
-                if len(tokens) > room * length:
-                    tokens = tokens[len(tokens) - room * length :]
+                length, between = version.code_tokens.length, len(model.between)
+                left = model.context - len(model.tokens(text, ())) - length + between
+                room = max(0, left // (length + between))
+                if len(items) > room:
+                    items = items[len(items) - room :]
                     notes.append(_note("history_cut", f"the model has room for the latest {room} items"))
-            return self._checked(model.tokens(text, tokens), model, version)
+            return self._checked(model.tokens(text, items), model, version)
         except ConstraintError as error:
             raise of_constraint(error, "prompt", "invalid_prompt") from None
 
@@ -331,7 +331,7 @@ def _alike(lines: Sequence[Line]) -> list[list[Line]]:
     return groups
 
 
-def _tokens_of_history(version: Catalogue, history: list[Any], notes: list[dict[str, Any]]) -> list[int]:
+def _tokens_of_history(version: Catalogue, history: list[Any], notes: list[dict[str, Any]]) -> list[list[int]]:
     """Return the tokens of the items of a history, of removed ones too; `notes` receives what there is to say."""
     found = version.rows_of(history, removed=True)
     unknown = [each for each, rows in zip(history, found, strict=True) if not rows.size]
@@ -342,7 +342,8 @@ def _tokens_of_history(version: Catalogue, history: list[Any], notes: list[dict[
     if gone:
         notes.append(_note("removed_history", "some items of the history were removed; the model reads them", gone))
     rows = [int(new[0]) if new.size else int(old[-1]) for old, new in zip(found, there, strict=True) if old.size]
-    return version.tokens_of(np.array(rows, np.int64)).reshape(-1).tolist() if rows else []
+    tokens: list[list[int]] = version.tokens_of(np.array(rows, np.int64)).tolist()
+    return tokens
 
 
 def _answer(asked: Asked, searched: Searched, name: str) -> dict[str, Any]:

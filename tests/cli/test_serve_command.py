@@ -66,8 +66,8 @@ def test_every_option_is_one_setting(started, tmp_path):
     )
     known = {name for param in main.commands["serve"].params for name in param.opts}
     of_items = {
-        "--catalogue", "--log", "--follow", "--filter", "--prompt", "--beam-rows", "--max-beams", "--deadline",
-        "--capacity", "--example",
+        "--catalogue", "--log", "--follow", "--filter", "--prompt", "--between", "--beam-rows", "--max-beams",
+        "--deadline", "--capacity", "--example",
     }  # fmt: skip
     of_others = {"--separators", "--playground", "--log-requests"}
     assert known - set(options) == of_items | of_others, "an option is not tried here"
@@ -79,9 +79,8 @@ def test_every_option_of_items_is_one_setting(started, tmp_path):
     settings = started(
         "--model", f"a={tmp_path}", "--model", f"b={tmp_path}", "--catalogue", tmp_path / "one.catalogue",
         "--catalogue", f"shop={tmp_path / 'two.catalogue'}", "--log", f"shop={tmp_path / 'log'}", "--follow",
-        "--filter", "cheap=price == 5", "--prompt", "bought {history}", "--beam-rows", 7, "--max-beams", 6,
-        "--deadline", 1.5,
-        "--capacity", 9, "--example",
+        "--filter", "cheap=price == 5", "--prompt", "bought {history}", "--between", "; ", "--beam-rows", 7,
+        "--max-beams", 6, "--deadline", 1.5, "--capacity", 9, "--example",
     )  # fmt: skip
     assert settings.items == ItemSettings(
         models=(ModelSettings(tmp_path, name="a"), ModelSettings(tmp_path, name="b")),
@@ -89,8 +88,8 @@ def test_every_option_of_items_is_one_setting(started, tmp_path):
             CatalogueSettings("one", tmp_path / "one.catalogue", capacity=9),
             CatalogueSettings("shop", tmp_path / "two.catalogue", tmp_path / "log", True, 9),
         ),
-        filters=(("cheap", "price == 5"),), prompt="bought {history}", example=True, beam_rows=7, most_beams=6,
-        deadline=1.5,
+        filters=(("cheap", "price == 5"),), prompt="bought {history}", between="; ", example=True,
+        beam_rows=7, most_beams=6, deadline=1.5,
     )  # fmt: skip
     one = tmp_path / "one.catalogue"
     assert started("--model", tmp_path, "--catalogue", one, "--log", "x").items.catalogues[0].log == Path("x")

@@ -24,6 +24,7 @@ from examples.demo.dataset import Catalogue, TestRows  # noqa: E402
 from examples.demo.evaluation import Found, allowed_set, search_both  # noqa: E402
 from examples.demo.model import ModelConfig, Transformer, blocks_of, tokens_of  # noqa: E402
 from examples.demo.quantizer import residual_kmeans  # noqa: E402
+from examples.demo.served import calls, for_transformers  # noqa: E402
 from examples.demo.synthetic import SyntheticConfig, synthetic_dataset  # noqa: E402
 from examples.demo.training import TrainingConfig, train  # noqa: E402
 
@@ -395,3 +396,38 @@ def test_the_released_amazon_data_is_read() -> None:
     cold = data.catalogue.newest(0.02)
     assert len(cold) == 69
     assert len(data.rows_with_target(cold)) > 100
+
+
+# ------------------------------------------------------------------------------------------------- the server
+
+
+def test_the_server_finds_what_the_demo_finds() -> None:
+    dataset = synthetic_dataset(WORLD, 0)
+    catalogue, rows = dataset.catalogue, dataset.test.take(np.arange(5))
+    network = train(catalogue, dataset.train, SMALL.model, SMALL.training, 0).eval()
+    table = allowed_set(catalogue, np.arange(len(catalogue.sids)), network.vocab_size)
+    _, constrained = search_both(network, catalogue, rows, table, beams=10, batch=5)
+    for row, history in enumerate(rows.histories):
+        first, gone, again = calls(network, catalogue, history, 10)
+        found = [tuple(item["sid"]) for item in first.answer["items"]]
+        expected = [tuple(sid) for sid in constrained.sids[row].tolist()]
+        assert list(dict.fromkeys(found)) == expected[: len(dict.fromkeys(found))]
+        best = first.answer["items"][0]
+        assert best["columns"]["title"] == catalogue.titles[best["id"]]
+        assert gone.answer["deleted"] == 1
+        assert best["id"] not in [item["id"] for item in again.answer["items"]]
+        assert first.command.startswith("curl localhost:8000/v1/retrieve -H")
+
+
+def test_the_network_has_the_same_logits_as_a_model_of_transformers() -> None:
+    torch.manual_seed(0)
+    network = Transformer(ModelConfig(width=32, layers=2, heads=2, history=5, dropout=0.0), levels=3, codes=7).eval()
+    made = for_transformers(network, 3)
+    blocks = torch.cat([torch.zeros(2, 4, 1, dtype=torch.int64), torch.randint(1, 8, (2, 4, 3))], dim=2)
+    with torch.no_grad():
+        expected = network(blocks)
+        flat = (blocks + torch.arange(4) * 8).flatten(1)
+        found = made(input_ids=flat).logits.view(2, 4, 4, 4, 8)
+    for level in range(3):
+        assert torch.allclose(found[:, :, level, level + 1], expected[:, :, level], atol=1e-5)
+        assert torch.isinf(found[:, :, level, level]).all()
