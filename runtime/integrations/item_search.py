@@ -123,7 +123,8 @@ class ItemSearch:
             self.shares_prompts = False
         if model.training:
             raise ValueError("the model is in training mode, in which it drops out at random: call model.eval()")
-        config = cast(Any, model.config)
+        of = cast(Any, model)
+        config = of.config
         decoder = config.get_text_config(decoder=True)
         in_cache = {type(layer) for layer in DynamicCache(config=decoder).layers} - _OF_KEYS_AND_VALUES
         stateful = compat.keeps_state_apart(model)
@@ -133,8 +134,8 @@ class ItemSearch:
         rounds = model.dtype == torch.float64 and decoder._attn_implementation == "eager"
         self._pads = config.is_encoder_decoder or not (stateful or in_cache or rounds or changing_rope(decoder))
         self._room: int | None = getattr(decoder, "max_position_embeddings", None)
-        self._read = cast(Any, model.get_input_embeddings()).weight.shape[0]  # tokens that it knows, and that it writes
-        head = cast(Any, model.get_output_embeddings())  # type: ignore[no-untyped-call]
+        self._read = of.get_input_embeddings().weight.shape[0]  # tokens that it knows, and that it writes
+        head = of.get_output_embeddings()
         self._written = self._read if head is None else head.weight.shape[0]
         self._most = _ON_CPU if model.device.type == "cpu" else _ELSEWHERE
         self._selects = "logits_to_keep" in inspect.signature(model.forward).parameters
@@ -327,7 +328,7 @@ class _SharedPrompts:
         if not seen.all():
             last = np.arange(ids.shape[1]) == ids.shape[1] - 1
             self._seen = torch.as_tensor((np.arange(ids.shape[1]) < lengths[:, None] - 1) | last, device=device)
-        self._tree = TreeCache(model.config, ids.shape[0], ids.shape[1], _COLLECT)
+        self._tree = TreeCache(model.config, len(ids), ids.shape[1], _COLLECT)
         self._tree.plant(len(prompts) * beams, device)
 
     def first(self) -> Tensor:
