@@ -378,7 +378,7 @@ class Catalogue(Items):
         if self._store is None:
             return self
         matrix, ids, columns = self._store.live_rows()
-        return replace(self, table=matrix, ids=ids, columns=columns, _index=None)
+        return replace(self, table=matrix, ids=ids, columns=columns, epoch=0, _index=None)
 
     # ------------------------------------------------------------------------------------------------ files
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import keyword
 import math
+import sys
+import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConstraintError, TableError
-from ..table.item_ids import ItemIds
+from ..table.item_ids import ItemIds, python_values
 from ..table.live_items import GrowingArray
 
 Kind = Literal["bool", "int", "float", "str"]
@@ -21,6 +24,8 @@ Value = bool | int | float | str | None
 _TYPES: dict[str, Any] = {"bool": np.bool_, "int": np.int64, "float": np.float64, "str": np.int32}
 _RESERVED = ("id", "sid", "score")
 _MOST = 1 << 63
+_MOST_FLOAT = int(sys.float_info.max)
+_SPARE_TEXTS = 1024  # that no row has any more, beside one for each row
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +39,12 @@ class Column:
     values: NDArray[Any]  # (N,); of "str" the place of each in `texts`
     known: NDArray[np.bool_]  # (N,) where there is a value
     texts: Sequence[str] = ()  # distinct ones, of "str"
+    _places: Mapping[str, int] | None = field(default=None, repr=False)
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """The place of each text, and maybe of others that no item has."""
+        return {text: place for place, text in enumerate(self.texts)} if self._places is None else self._places
 
     @classmethod
     def of(cls, name: str, given: Any, count: int) -> Column:
@@ -51,7 +62,7 @@ class Column:
             return _from_arrow(name, given)
         if isinstance(given, np.ndarray) and given.ndim == 1 and given.dtype.kind in "biuf":
             return _from_numbers(name, given, np.ones(count, np.bool_))
-        values = _plain(given)
+        values = _with_none(given)
         kinds = {type(value) for value in values if value is not None}
         kind: Kind | None = (
             "bool" if kinds == {bool} else "int" if kinds == {int} else "str" if kinds == {str}
@@ -63,7 +74,8 @@ class Column:
                 f"the column {name!r} has {told}: all are booleans, integers, numbers or strings", argument="columns"
             )
         made = GrowingColumn(kind)
-        made.append(name, values)
+        made.check(name, values)
+        made.append(values)
         return made.view()
 
     def __len__(self) -> int:
@@ -78,20 +90,26 @@ class Column:
 
     def take(self, rows: NDArray[Any]) -> Column:
         """Return the column of rows (n,)."""
-        return Column(self.kind, self.values[rows], self.known[rows], self.texts)
+        return Column(self.kind, self.values[rows], self.known[rows], self.texts, self._places)
+
+    def packed(self) -> Column:
+        """Return the column of strings with no text that no item has."""
+        used, values = np.unique(self.values[self.known], return_inverse=True)
+        own = np.zeros(len(self.values), np.int32)
+        own[self.known] = values
+        return Column("str", own, self.known, [self.texts[place] for place in used.tolist()])
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays by the names that they have in a file, with no text that no item has."""
         if self.kind != "str":
             kind = np.uint8 if self.kind == "bool" else self.values.dtype
             return {"values": self.values.astype(kind), "known": self.known.astype(np.uint8)}
-        used, values = np.unique(self.values[self.known], return_inverse=True)
-        own = np.zeros(len(self.values), np.int32)
-        own[self.known] = values
-        texts = ItemIds.of([self.texts[place] for place in used.tolist()] or [""])
+        packed = self.packed()
+        texts = ItemIds.of(packed.texts or [""])
         assert texts.text is not None
         assert texts.starts is not None
-        return {"values": own, "known": self.known.astype(np.uint8), "text": texts.text, "starts": texts.starts}
+        known = packed.known.astype(np.uint8)
+        return {"values": packed.values, "known": known, "text": texts.text, "starts": texts.starts}
 
     @classmethod
     def from_arrays(cls, kind: Kind, arrays: Mapping[str, NDArray[Any]], count: int) -> Column:
@@ -111,7 +129,10 @@ Columns = Mapping[str, Column]
 
 
 class GrowingColumn:
-    """A column whose values are appended to and changed; what `view` returned before never changes."""
+    """A column whose values are appended to and changed; what `view` returned before never changes.
+
+    Values that come are those that `check` lets pass.
+    """
 
     def __init__(self, kind: Kind, first: Column | None = None) -> None:
         self.kind: Kind = kind
@@ -121,9 +142,9 @@ class GrowingColumn:
         self._places = {text: place for place, text in enumerate(self._texts)}
         self._seen = first is not None  # somebody has a view of the values as they are
 
-    def append(self, name: str, values: Sequence[Any]) -> None:
-        """Append values. Raises ConstraintError for one of another kind."""
-        made, known = self._read(name, values)
+    def append(self, values: Sequence[Value]) -> None:
+        """Append values."""
+        made, known = self._read(values)
         self._values.append(made)
         self._known.append(known)
 
@@ -132,9 +153,15 @@ class GrowingColumn:
         self._values.append(np.zeros(count, _TYPES[self.kind]))
         self._known.append(np.zeros(count, np.bool_))
 
-    def set(self, name: str, rows: NDArray[np.int64], values: Sequence[Any]) -> None:
-        """Change the values of rows (n,). Raises ConstraintError for one of another kind."""
-        made, known = self._read(name, values)
+    def at(self, rows: NDArray[np.int64]) -> list[Value]:
+        """Return the values of rows (n,)."""
+        return self._now().at(rows)
+
+    def set(self, rows: NDArray[np.int64], values: Sequence[Value]) -> None:
+        """Change the values of rows (n,)."""
+        if len(self._texts) > _SPARE_TEXTS + 2 * len(self._values.view()):
+            self._drop_texts()
+        made, known = self._read(values)
         if self._seen:
             self._values, self._known = (
                 GrowingArray(self._values.view().copy()),
@@ -147,7 +174,11 @@ class GrowingColumn:
     def view(self) -> Column:
         """Return the column as it is now."""
         self._seen = True
-        return Column(self.kind, self._values.view(), self._known.view(), self._texts)
+        return self._now()
+
+    def _now(self) -> Column:
+        """Return the column, whose values `set` may change."""
+        return Column(self.kind, self._values.view(), self._known.view(), self._texts, self._places)
 
     def check(self, name: str, values: Sequence[Any]) -> None:
         """Raise ConstraintError for a value of another kind."""
@@ -155,8 +186,7 @@ class GrowingColumn:
             if value is not None and (why := _wrong(self.kind, value)):
                 raise ConstraintError(f"row {row} of the column {name!r} has {value!r:.100}: {why}", argument="columns")
 
-    def _read(self, name: str, values: Sequence[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        self.check(name, values)
+    def _read(self, values: Sequence[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         known = np.fromiter((value is not None for value in values), np.bool_, len(values))
         out = np.zeros(len(values), _TYPES[self.kind])
         there = [value for value in values if value is not None]
@@ -164,6 +194,12 @@ class GrowingColumn:
             there = [self._place(text) for text in there]
         out[known] = there
         return out, known
+
+    def _drop_texts(self) -> None:
+        """Begin with the texts that rows have: others, which changes left behind, would fill the memory."""
+        packed = self._now().packed()
+        self._values, self._texts = GrowingArray(packed.values), list(packed.texts)
+        self._places = {text: place for place, text in enumerate(self._texts)}
 
     def _place(self, text: str) -> int:
         place = self._places.setdefault(text, len(self._texts))
@@ -178,8 +214,12 @@ class GrowingColumns:
     def __init__(self, columns: Columns) -> None:
         self._columns = {name: GrowingColumn(column.kind, column) for name, column in columns.items()}
 
-    def check(self, values: Mapping[str, Sequence[Any]], count: int) -> None:
-        """Raise ConstraintError for a column that there is not, and for wrong values (n,) of one."""
+    def checked(self, given: Mapping[str, Any], count: int) -> dict[str, list[Value]]:
+        """Return values (n,) by column as Python has them.
+
+        Raises ConstraintError for a column that there is not, and for wrong values of one.
+        """
+        values = {name: _with_none(each) for name, each in given.items()}
         for name, each in values.items():
             column = self._columns.get(name)
             if column is None:
@@ -193,23 +233,24 @@ class GrowingColumns:
                     argument="columns",
                 )
             column.check(name, each)
+        return values
 
     def append(self, values: Mapping[str, Sequence[Any]], count: int) -> None:
         """Append values (n,) of new items; columns that are not named have none."""
         for name, column in self._columns.items():
             if name in values:
-                column.append(name, values[name])
+                column.append(values[name])
             else:
                 column.append_none(count)
 
     def set(self, rows: NDArray[np.int64], values: Mapping[str, Sequence[Any]]) -> None:
         """Change the values of rows (n,) in the columns that are named."""
         for name, each in values.items():
-            self._columns[name].set(name, rows, each)
+            self._columns[name].set(rows, each)
 
     def at(self, rows: NDArray[np.int64]) -> dict[str, list[Value]]:
         """Return the values of rows (n,)."""
-        return {name: column.view().at(rows) for name, column in self._columns.items()}
+        return {name: column.at(rows) for name, column in self._columns.items()}
 
     def view(self) -> dict[str, Column]:
         """Return the columns as they are now."""
@@ -218,10 +259,11 @@ class GrowingColumns:
 
 def check_name(name: str) -> None:
     """Raise ConstraintError for what cannot be the name of a column."""
-    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or name in _RESERVED:
+    named = isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name) and name not in _RESERVED
+    if not named or unicodedata.normalize("NFKC", name) != name:  # as Python reads it in an expression
         raise ConstraintError(
-            f"the column {name!r:.100} needs another name: letters, digits and _, no keyword of Python, and none of "
-            f"{', '.join(_RESERVED)}",
+            f"the column {name!r:.100} needs another name: letters, digits and _, in Unicode's form NFKC, no keyword "
+            f"of Python, and none of {', '.join(_RESERVED)}",
             argument="columns",
         )
 
@@ -248,13 +290,9 @@ def from_named(kinds: Mapping[str, Kind], named: Mapping[str, NDArray[Any]], cou
     return found
 
 
-def _plain(given: Any) -> list[Any]:
-    """Return values as Python has them, None for what is missing."""
-    if hasattr(given, "to_pylist"):
-        given = given.to_pylist()
-    elif hasattr(given, "tolist"):
-        given = given.tolist()
-    return [None if isinstance(value, float) and math.isnan(value) else value for value in given]
+def _with_none(given: Any) -> list[Any]:
+    """Return values as Python has them, None for NaN."""
+    return [None if isinstance(value, float) and math.isnan(value) else value for value in python_values(given)]
 
 
 def _from_numbers(name: str, given: NDArray[Any], known: NDArray[np.bool_]) -> Column:
@@ -300,7 +338,7 @@ def _wrong(kind: Kind, value: Any) -> str:
     """Return why a value is not of a kind, "" if it is."""
     own = type(value)
     if kind == "float":
-        right = own in (int, float) and math.isfinite(value)
+        right = math.isfinite(value) if own is float else own is int and -_MOST_FLOAT <= value <= _MOST_FLOAT
     elif kind == "int":
         right = own is int and -_MOST <= value < _MOST
     elif kind == "bool":

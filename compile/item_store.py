@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ConstraintError
+from ..errors import Advice, ConstraintError, TableFileError
 from ..table.item_ids import IdIndex, ItemIds
 from ..table.item_updates import Put, bytes_of_delete, bytes_of_insert, delete_of_bytes, insert_of_bytes
 from ..table.live_items import GrowingArray, ItemIndex, LiveItems
@@ -101,11 +102,16 @@ class ItemStore:
                     rows = delete_of_bytes(update)
                     self._sids.repeat([(kind, self._tokens.view()[rows])])
                     self._live.view()[rows] = False
-                else:
+                elif kind == PUT:
                     put = Put.of_bytes(update, matrix.length, self._ids.are_strings)
                     put = put._replace(tokens=put.tokens.astype(matrix.columns.dtype))
                     self._sids.repeat([(INSERT, put.tokens), (DELETE, self._tokens.view()[put.gone])])
                     self._make(put)
+                else:
+                    raise TableFileError(
+                        f"the log has an update of kind {kind}, which this maskwright does not know",
+                        remedies=[Advice("Read it with the maskwright that wrote it, or a later one.")],
+                    )
             self._follow(self._sids.base)
 
     def close(self) -> None:
@@ -156,12 +162,12 @@ class ItemStore:
         if not len(sids) and not len(items):
             return self.epoch
         tokens, ids = self._read(sids, items)
+        values = self._columns.checked(columns, len(ids))
         with self._lock:
             self._check_open()
-            if columns:
-                self._columns.check(columns, len(ids))
+            if values:
                 none = np.empty(0, np.int64)
-                self._put(Put(tokens, ids, columns, none, none, {}))
+                self._put(Put(tokens, ids, values, none, none, {}))
             else:
                 self._sids.update(INSERT, tokens, lambda: self._record(INSERT, bytes_of_insert(tokens, ids)))
                 self._take(tokens, ids, {})
@@ -194,13 +200,12 @@ class ItemStore:
         self._ids.check(ids)
         named = list(ids)
         if len(set(named)) < len(named):
-            twice = next(each for at, each in enumerate(named) if each in named[:at])
+            twice = Counter(named).most_common(1)[0][0]
             raise ConstraintError(f"item {twice!r} comes twice: put it once", argument="items")
+        values = self._columns.checked(columns, len(named))
         with self._lock:
             self._check_open()
-            self._columns.check(columns, len(named))
-            put = self._planned(named, ids, tokens, columns)
-            self._put(put)
+            self._put(self._planned(named, ids, tokens, values))
             return self.epoch
 
     def _planned(

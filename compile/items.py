@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import Advice, ConstraintError, TableError
-from ..table.item_ids import IdIndex, ItemIds
+from ..table.item_ids import IdIndex, ItemIds, python_values
 from ..table.snapshot import Snapshot
 from ..table.transition_table import TransitionTable
 from .columns import Columns
@@ -138,11 +138,11 @@ class Items:
         kinds = {name: column.kind for name, column in self.columns.items()}
         check(expression, kinds, "str" if self.ids.numbers is None else "int")
 
-    def rows_of(self, ids: Sequence[Any], *, removed: bool = False) -> list[NDArray[np.int64]]:
+    def rows_of(self, ids: Any, *, removed: bool = False) -> list[NDArray[np.int64]]:
         """Return for each id the rows of its items, ascending; none for an id that no item has.
 
         Args:
-            ids: (n,) ids.
+            ids: (n,) ids: an array, a list or an Arrow column.
             removed: Whether rows of a catalogue that lives count whose items were deleted.
 
         Returns:
@@ -154,7 +154,7 @@ class Items:
             [[1], []]
         """
         assert self._index is not None
-        found = self._index.rows(ids, len(self))
+        found = self._index.rows(python_values(ids), len(self))
         if removed or not isinstance(self.table, Snapshot) or self.table.items is None:
             return found
         live = self.table.items.live

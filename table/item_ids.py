@@ -14,6 +14,17 @@ from ..errors import ConstraintError, TableError
 
 ItemId = int | str
 
+
+def python_values(given: Any) -> list[Any]:
+    """Return the values of an array, a list or an Arrow column as Python has them."""
+    if hasattr(given, "to_pylist"):
+        return list(given.to_pylist())
+    if hasattr(given, "tolist"):
+        given = given.tolist()
+    return [value.item() if isinstance(value, np.generic) else value for value in given]
+
+
+_MOST = 1 << 63
 _TAKEN_AT_ONCE = 1 << 18  # strings whose bytes are looked up at once, at 16 bytes each
 
 
@@ -183,7 +194,7 @@ class IdIndex:
         self._ids = ids
         self._later: dict[ItemId, list[int]] = {}
         self._lock = threading.Lock()
-        self._built: tuple[NDArray[Any], NDArray[np.int32]] | None = None
+        self._built: tuple[NDArray[Any], NDArray[np.int32], int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is copied: the lock is not."""
@@ -199,28 +210,45 @@ class IdIndex:
 
     def rows(self, ids: Sequence[ItemId], count: int) -> list[NDArray[np.int64]]:
         """Return for each id its rows below `count`, ascending; none for an id that no item has."""
-        with self._lock:
-            if self._built is None:
-                keys = _keys(self._ids)
-                order = np.argsort(keys, kind="stable").astype(np.int32)
-                self._built = keys[order], order
-        keys, order = self._built
+        if self._built is None:
+            with self._lock:
+                self._built = self._built or self._sorted()
+        keys, order, longest = self._built
         own = str if self._ids.numbers is None else int
-        wanted = [each if type(each) is own else None for each in ids]
-        asked = _keys(ItemIds.of([each for each in wanted if each is not None] or np.empty(0, np.int64)))
-        bounds = iter(zip(*(np.searchsorted(keys, asked, side).tolist() for side in ("left", "right")), strict=True))
-        found = []
-        for each in wanted:
-            if each is None:
-                found.append(np.empty(0, np.int64))
-                continue
-            low, high = next(bounds)
-            rows = np.sort(order[low:high]).astype(np.int64)
-            if own is str and high > low:  # keys are hashes
-                rows = rows[[other == each for other in self._ids.at(rows)]]
-            later = [row for row in self._later.get(each, ())[:] if row < count]
-            found.append(np.append(rows[rows < count], np.array(later, np.int64)))
-        return found
+        found = [self._later.get(each, [])[:] if type(each) is own else [] for each in ids]
+        # a text of more characters than all ids have bytes is looked for no further, however long it is
+        asked = [at for at, each in enumerate(ids) if type(each) is own and _may_be(each, longest)]
+        if asked:
+            wanted = _keys(_ids_of([ids[at] for at in asked]))
+            low = np.searchsorted(keys, wanted)
+            counts = np.searchsorted(keys, wanted, "right") - low
+            rows = order[np.repeat(low + counts - np.cumsum(counts), counts) + np.arange(counts.sum())]
+            earlier: dict[int, list[int]] = {}
+            for at, row, each in zip(np.repeat(asked, counts).tolist(), rows.tolist(), self._ids.at(rows), strict=True):
+                if each == ids[at]:  # keys of strings are hashes
+                    earlier.setdefault(at, []).append(row)
+            for at, first in earlier.items():
+                found[at] = first + found[at]
+        return [np.array([row for row in rows if row < count], np.int64) for rows in found]
+
+    def _sorted(self) -> tuple[NDArray[Any], NDArray[np.int32], int]:
+        """Return the keys of the first rows in order, the row of each, and the bytes of the longest id."""
+        keys = _keys(self._ids)
+        order = np.argsort(keys, kind="stable").astype(np.int32)
+        longest = 0 if self._ids.starts is None else int(np.diff(self._ids.starts).max(initial=0))
+        return keys[order], order, longest
+
+
+def _may_be(each: ItemId, longest: int) -> bool:
+    """Return whether an id may be among some: of integers of 64 bits, or of strings of so many bytes at most."""
+    return len(each) <= longest if isinstance(each, str) else -_MOST <= each < _MOST
+
+
+def _ids_of(values: list[Any]) -> ItemIds:
+    """Return ids that are all of one kind. A lone surrogate makes a string that equals none of others."""
+    if isinstance(values[0], int):
+        return ItemIds(np.array(values, np.int64), None, None)
+    return _of_bytes([value.encode("utf-8", "surrogatepass") for value in values])
 
 
 def _keys(ids: ItemIds) -> NDArray[Any]:
@@ -229,18 +257,20 @@ def _keys(ids: ItemIds) -> NDArray[Any]:
         return ids.numbers
     assert ids.text is not None
     assert ids.starts is not None
-    lengths = np.diff(ids.starts)
+    starts, lengths = ids.starts[:-1], np.diff(ids.starts)
+    text = np.append(ids.text, np.zeros(8, np.uint8))
+    words = np.ndarray(len(text) - 7, "<u8", text, strides=(1,))  # the 8 bytes from each byte on
     found = lengths.astype(np.uint64) * _PRIME
-    left, at = np.flatnonzero(lengths), 0
-    while left.size:
-        found[left] = (found[left] ^ ids.text[ids.starts[left] + at]) * _PRIME
-        found[left] ^= found[left] >> np.uint64(29)
-        at += 1
-        left = left[lengths[left] > at]
+    for at in range(0, int(lengths.max(initial=0)), 8):
+        left = np.flatnonzero(lengths > at)
+        part = words[starts[left] + at] & _FIRST_BYTES[np.minimum(lengths[left] - at, 8)]
+        part = (found[left] ^ part) * _PRIME
+        found[left] = part ^ (part >> np.uint64(29))
     return found
 
 
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
+_FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 
 
 def _from_strings(values: list[Any]) -> ItemIds:
@@ -255,6 +285,11 @@ def _from_strings(values: list[Any]) -> ItemIds:
             raise ConstraintError(
                 f"row {row} has item id {value!r}: it has a lone surrogate, which no UTF-8 spells"
             ) from None
+    return _of_bytes(encoded)
+
+
+def _of_bytes(encoded: list[bytes]) -> ItemIds:
+    """Return ids that are strings, of which these are the bytes."""
     lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
     return ItemIds(None, np.frombuffer(b"".join(encoded), np.uint8), np.append(0, np.cumsum(lengths)))
 

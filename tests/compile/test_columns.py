@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
+import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 import maskwright as mw
 from maskwright.compile.columns import Column
 from maskwright.table.item_ids import IdIndex, ItemIds
+from maskwright.table.update_log import UpdateLog
 
 V, L, OFFSETS = 40, 3, [0, 10, 20]
 KINDS = {"price": "float", "stock": "int", "sold": "bool", "category": "str"}
@@ -71,6 +74,9 @@ def seen(version):
         (np.array([3, 4], np.uint8), "int", [3, 4]),
         (np.array([True, False]), "bool", [True, False]),
         (np.array(["a", "b"]), "str", ["a", "b"]),
+        ([np.float32(1.5), math.nan, 2], "float", [1.5, None, 2.0]),
+        ([np.int8(3), None], "int", [3, None]),
+        ([np.str_("a"), np.str_("b")], "str", ["a", "b"]),
     ],
 )
 def test_a_column_has_one_kind(given, kind, values):
@@ -94,6 +100,8 @@ def test_a_column_has_one_kind(given, kind, values):
         ("x", ["\ud800", "a"], "lone surrogate"),
         ("x", np.array([math.inf, 1.0]), "infinite"),
         ("x", np.array([1 << 63, 1], np.uint64), "64 bits"),
+        ("x", [1.5, 10**400], "finite"),
+        ("\ufb01", [1, 2], "another name"),  # which Python reads as "fi" in an expression
         ("id", [1, 2], "another name"),
         ("a b", [1, 2], "another name"),
         ("class", [1, 2], "another name"),
@@ -132,6 +140,29 @@ def test_columns_are_kept_in_files(kind, tmp_path):
     assert rb"\"version\": 3" in (tmp_path / "shop").read_bytes()[:20_000]
 
 
+def test_columns_keep_their_order_and_their_log(tmp_path):
+    """The log of a catalogue that was made here is that of the file, too."""
+    columns = {"z": [1, 2], "a": ["x", None], "m": [True, False]}
+    made = mw.Catalogue.of([[1], [2]], ["a", "b"], 4, kind="matrix", columns=columns)
+    made.save(tmp_path / "fixed")
+    shop = made.live(log=tmp_path / "log")
+    shop.put(["a"], columns={"z": [5], "a": ["y"]})
+    shop.close()
+    shop = mw.Catalogue.open(tmp_path / "fixed", log=tmp_path / "log")
+    assert list(shop.columns) == list(columns)
+    shop.close()
+    shop = made.live(log=tmp_path / "log")
+    shop.save(tmp_path / "shop")
+    shop.put(["b"], columns={"z": [6]})
+    shop.close()
+    shop = mw.Catalogue.open(tmp_path / "shop", log=tmp_path / "log")
+    assert list(shop.columns) == list(columns)
+    assert {name: column.at(np.arange(2)) for name, column in shop.columns.items()} == {
+        "z": [5, 6], "a": ["y", None], "m": [True, False]
+    }  # fmt: skip
+    assert (shop.epoch, shop.fixed().epoch) == (2, 0)
+
+
 def test_columns_come_from_parquet(tmp_path):
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
@@ -167,6 +198,41 @@ def test_rows_of_ids_are_those_of_a_dictionary(strings):
             [row for row in range(count) if ids[row] == each and type(ids[row]) is type(each)] for each in asked
         ]
         assert [rows.tolist() for rows in index.rows(asked, count)] == expected
+
+
+def test_ids_that_cannot_be_there_have_no_rows():
+    made = mw.Catalogue.of([[1], [2], [3]], [5, -7, 5], 4)
+    for given in ([5, -7, 8], np.array([5, -7, 8]), [np.int64(5), np.int8(-7), 8]):
+        assert [rows.tolist() for rows in made.rows_of(given)] == [[0, 2], [1], []]
+    assert [rows.tolist() for rows in made.rows_of([1 << 63, -(1 << 70), 5, "5", [5]])] == [[], [], [0, 2], [], []]
+    assert made.rows_of([]) == []
+    made = mw.Catalogue.of([[1], [2]], ["5", "é"], 4)
+    asked = ["é", "\ud800", "5" * 100_000, "", 5]
+    assert [rows.tolist() for rows in made.rows_of(asked)] == [[1], [], [], [], []]
+    shop = mw.Catalogue.of([[1], [2]], ["5", "é"], 4, kind="matrix").live()
+    shop.insert([[3], [0]], ["x" * 20_000, "5"])
+    shop = shop.publish()
+    assert [rows.tolist() for rows in shop.rows_of(["x" * 20_000, "5", "x" * 20_001])] == [[2], [0, 3], []]
+    shop.put(["5"], [[2]])
+    shop.delete(["é"])
+    shop = shop.publish()
+    assert [rows.tolist() for rows in shop.rows_of(["5", "é"])] == [[4], []]
+    assert [rows.tolist() for rows in shop.rows_of(["5", "é"], removed=True)] == [[0, 3, 4], [1]]
+
+
+def test_fifty_ids_of_a_million_are_found_at_once():
+    random = np.random.default_rng(0)
+    for ids in (random.permutation(1_000_000), [f"item-{i:09}" for i in random.permutation(1_000_000)]):
+        held = ItemIds.of(ids)
+        index, wanted = IdIndex(held), range(0, 1_000_000, 20_000)
+        asked = [held[row] for row in wanted]
+        assert [rows.tolist() for rows in index.rows(asked, 1_000_000)] == [[row] for row in wanted]
+        times = []
+        for _ in range(20):
+            began = time.thread_time()
+            index.rows(asked, 1_000_000)
+            times.append(time.thread_time() - began)
+        assert min(times) < 0.001  # a look at all of them takes ten times as long
 
 
 # ------------------------------------------------------------------------------------------------------------- puts
@@ -258,6 +324,9 @@ def test_random_updates_leave_what_a_dictionary_has(strings, seed, tmp_path):
         (["item-0"], None, {"price": ["red"]}, "finite numbers"),
         (["item-0"], None, {"stock": [1.5]}, "integers of 64 bits"),
         (["item-0"], None, {"price": [1.0, 2.0]}, "one each"),
+        (["item-0"], None, {"price": [10**400]}, "finite numbers"),
+        (["item-0"], None, {"price": np.array([math.inf])}, "finite numbers"),
+        (["item-0"], None, {"stock": np.array([1 << 63], np.uint64)}, "integers of 64 bits"),
     ],
 )
 def test_a_wrong_put_changes_nothing(items, sids, columns, why, tmp_path):
@@ -268,6 +337,36 @@ def test_a_wrong_put_changes_nothing(items, sids, columns, why, tmp_path):
         now.put(items, sids, columns)
     assert (tmp_path / "log").stat().st_size == size
     assert seen(now.publish()) == model
+
+
+def test_values_of_an_update_may_be_arrays():
+    shop, model = some_catalogue(np.random.default_rng(9))[0].live(), {}
+    values = {"price": np.array([2.5, math.nan]), "stock": np.array([3, 4], np.int8)}
+    shop.put(np.array(["item-0", "item-1"]), None, values)
+    shop.put(["item-2"], np.array([[0, 1, 2]]), {"sold": [np.True_], "category": np.array(["Hüte"])})
+    shop.insert([[1, 1, 1]], ["new"], {"price": [np.float32(0.5)]})
+    model = seen(shop.publish())
+    assert [model[each][0][1]["price"] for each in ("item-0", "item-1", "new")] == [2.5, None, 0.5]
+    assert [model[each][0][1]["stock"] for each in ("item-0", "item-1", "new")] == [3, 4, None]
+    assert (model["item-2"][0][1]["sold"], model["item-2"][0][1]["category"]) == (True, "Hüte")
+    pa = pytest.importorskip("pyarrow")
+    shop.put(pa.array(["item-0", "item-1"]), None, {"price": pa.array([None, 1.5])})
+    assert [seen(shop.publish())[each][0][1]["price"] for each in ("item-0", "item-1")] == [None, 1.5]
+
+
+def test_an_update_of_a_kind_that_is_not_known_is_refused(tmp_path):
+    fixed, _ = some_catalogue(np.random.default_rng(10))
+    fixed.save(tmp_path / "shop")
+    shop = mw.Catalogue.open(tmp_path / "shop", log=tmp_path / "log")
+    follower = mw.Catalogue.open(tmp_path / "shop", log=tmp_path / "log", follow=True)
+    shop.close()
+    log = UpdateLog(tmp_path / "log", (tmp_path / "log").read_bytes())
+    log.append(4, b"what comes in a later release")
+    log.close()
+    with pytest.raises(mw.errors.TableFileError, match="update of kind 4"):
+        mw.Catalogue.open(tmp_path / "shop", log=tmp_path / "log")
+    with pytest.raises(mw.errors.TableFileError, match="update of kind 4"):
+        follower.publish()
 
 
 def test_a_log_that_is_cut_anywhere_holds_whole_updates(tmp_path):
@@ -305,6 +404,61 @@ def test_changes_of_columns_need_no_more_rows():
     assert len(version) == len(fixed)
     assert version.num_added == 0
     assert version.columns["price"].at(np.array([3, 4])) == [199.0, -199.0]
+
+
+def peak_of(call):
+    tracemalloc.start()
+    call()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def test_a_column_is_copied_once_after_a_version_was_published():
+    count = 200_000
+    sids = np.stack(np.unravel_index(np.arange(count), (60, 60, 60)), axis=1)
+    columns = {"price": np.zeros(count), "brand": ["x"] * count}
+    shop = mw.Catalogue.of(sids, np.arange(count), 60, kind="matrix", columns=columns).live()
+    earlier = shop.publish()
+    shop.put([1], columns={"price": [1.0], "brand": ["y"]})
+    shop.put([2], [[59, 0, 0]])  # has room for more rows
+    values = {"price": [2.0, 3.0], "brand": ["y", "z"]}
+    assert peak_of(lambda: shop.put([1, 3], [[0, 0, 1], [59, 0, 1]], values)) < 100_000
+    assert peak_of(shop.publish) < 3_000_000
+    assert peak_of(lambda: shop.put([5], columns={"price": [5.0]})) > 8 * count
+    assert not earlier.columns["price"].values.any()
+    assert set(earlier.columns["brand"].at(np.arange(10))) == {"x"}
+
+
+@pytest.mark.parametrize("published", [1, 7])
+def test_changes_of_columns_keep_memory_flat(published):
+    """New texts each time, too."""
+    random = np.random.default_rng(11)
+    fixed, _ = some_catalogue(random, count=200)
+    shop, versions = fixed.live(), []
+    items = [f"item-{i}" for i in range(100)]
+
+    def change(first, last):
+        for step in range(first, last):
+            shop.put(items, columns={"price": [float(step)] * 100, "category": [f"{step}-{i}" for i in range(100)]})
+            if step % published == 0:
+                now = shop.publish()
+                assert now.columns["category"].at(np.arange(100)) == [f"{step}-{i}" for i in range(100)]
+                if step in (7, 707):
+                    versions.append((step, now))
+
+    change(0, 100)
+    tracemalloc.start()
+    change(100, 200)
+    before = tracemalloc.get_traced_memory()[0]
+    change(200, 900)
+    after = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert after < before + 1_000_000  # 70,000 texts would need six of them
+    for step, version in versions:
+        assert version.columns["category"].at(np.arange(100)) == [f"{step}-{i}" for i in range(100)]
+        assert version.keeps(f"category == '{step}-5'").sum() == 1
+        assert not version.keeps(f"category == '{step + 1}-5'").any()
 
 
 def test_updates_and_searches_go_on_at_once(tmp_path):
