@@ -128,7 +128,7 @@ class Items:
 
         Arguments are those of `where`, and so are errors.
         """
-        return keeps(expression, self.columns, self.ids)
+        return keeps(expression, self.columns, self.ids, self._index)
 
     def check_expression(self, expression: str) -> None:
         """Raise ConstraintError for an expression that `where` would refuse, without a look at the items.
