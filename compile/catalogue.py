@@ -95,7 +95,8 @@ class Catalogue(Items):
             kind: "table", or "matrix" for a sorted matrix, which is needed to live and to lie on several devices.
             metadata: Anything that JSON can hold.
             columns: Values (N,) by the names of columns, such as `{"price": [5, 9]}`: booleans, integers, numbers or
-                strings of one kind a column, None where one is missing. `where` filters by them.
+                strings of one kind a column, None where one is missing. Whole numbers alone make a column of
+                integers, which takes no 19.5 later: write one as 5.0. `where` filters by them.
 
         Returns:
             A catalogue of N items.
@@ -145,7 +146,7 @@ class Catalogue(Items):
             eos: As in `of`.
             kind: As in `of`.
             metadata: As in `of`.
-            columns: Names of columns of the files that the catalogue keeps, as of `of`.
+            columns: Names of columns of the files that the catalogue keeps, of the kinds that `of` has.
 
         Returns:
             A catalogue of as many items as there are rows.

@@ -194,7 +194,7 @@ class ItemStore:
         stays as it was for an item that is there, and is missing for another. Raises ConstraintError, and changes
         nothing, as `insert` does, for an id that comes twice, and without `sids` for one that there is not.
         """
-        if not len(items):
+        if not len(items) and (sids is None or not len(sids)):
             return self.epoch
         tokens, ids = (None, ItemIds.of(items)) if sids is None else self._read(sids, items)
         self._ids.check(ids)

@@ -16,7 +16,7 @@ from ..automata.sequence_sort import Progress
 from ..errors import Advice, ConstraintError, DataError, MissingDependencyError
 from ..table.item_ids import ItemIds
 from ..vocabulary.vocabulary import Vocabulary
-from .columns import Column, columns_of
+from .columns import Column, check_name, columns_of
 from .sequences import rectangle
 from .sid_tokens import CodeTokens, code_tokens_of, with_offsets
 from .token_names import is_text, tokens_of_names
@@ -64,7 +64,9 @@ class ParquetRows:
         vocabulary: Vocabulary | None = None,
         columns: Sequence[str] = (),
     ) -> None:
-        self.columns = tuple(columns)
+        self.columns = (columns,) if isinstance(columns, str) else tuple(columns)
+        for name in self.columns:
+            check_name(name)  # before a long read
         self._pq, self._vocabulary = import_parquet(source), vocabulary
         self._sids, self._items = [sids] if isinstance(sids, str) else list(sids), items
         self._files = parquet_files(Path(source))

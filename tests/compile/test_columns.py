@@ -181,6 +181,10 @@ def test_columns_come_from_parquet(tmp_path):
         )
     read = mw.Catalogue.from_parquet(tmp_path, 4, sids="sid", items="id", columns=list(values))
     assert {name: column.at(np.arange(40)) for name, column in read.columns.items()} == values
+    one = mw.Catalogue.from_parquet(tmp_path, 4, sids="sid", items="id", columns="stock")
+    assert one.columns["stock"].at(np.arange(40)) == values["stock"]
+    with pytest.raises(mw.errors.ConstraintError, match="the column 'id' needs another name"):
+        mw.Catalogue.from_parquet(tmp_path, 4, sids="sid", items="id", columns=["id"])
     with pytest.raises(mw.errors.ConstraintError, match="no column 'colour'"):
         mw.Catalogue.from_parquet(tmp_path, 4, sids="sid", items="id", columns=["colour"])
 
@@ -323,6 +327,7 @@ def test_random_updates_leave_what_a_dictionary_has(strings, seed, tmp_path):
         (["new"], None, {"price": [1.0]}, "needs a semantic ID"),
         (["item-0", "item-1"], [[0, 0, 0], [0, 0, 99]], {}, "code 99"),
         (["item-0"], [[0, 0, 0], [1, 1, 1]], {}, "one each"),
+        ([], [[0, 0, 0]], {}, "one each"),
         ([5], [[0, 0, 0]], {}, "strings"),
         (["item-0"], None, {"colour": ["red"]}, "'colour'"),
         (["item-0"], None, {"price": ["red"]}, "finite numbers"),
