@@ -61,7 +61,7 @@ class Column:
         if type(given).__module__.split(".")[0] == "pyarrow":
             return _from_arrow(name, given)
         if isinstance(given, np.ndarray) and given.ndim == 1 and given.dtype.kind in "biuf":
-            return _from_numbers(name, given, np.ones(count, np.bool_))
+            return _from_numbers(name, np.ma.filled(given, 0), ~np.ma.getmaskarray(given))
         values = _with_none(given)
         kinds = {type(value) for value in values if value is not None}
         kind: Kind | None = (
@@ -317,9 +317,9 @@ def _from_arrow(name: str, given: Any) -> Column:
     array = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
     if isinstance(array, pa.ChunkedArray):  # without chunks, or too long for one
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
-    known = array.is_valid().to_numpy(zero_copy_only=False)
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
+    known = array.is_valid().to_numpy(zero_copy_only=False)
     kind = array.type
     if pa.types.is_boolean(kind):
         return Column("bool", array.fill_null(False).to_numpy(zero_copy_only=False), known)

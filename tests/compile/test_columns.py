@@ -16,7 +16,7 @@ import pytest
 
 import maskwright as mw
 from maskwright.compile.columns import Column
-from maskwright.table import update_log
+from maskwright.table import item_ids, update_log
 from maskwright.table.item_ids import IdIndex, ItemIds
 from maskwright.table.update_log import UpdateLog
 
@@ -80,6 +80,10 @@ def seen(version):
         (np.array(["a", "b"]), "str", ["a", "b"]),
         ([np.float32(1.5), math.nan, 2], "float", [1.5, None, 2.0]),
         ([np.int8(3), None], "int", [3, None]),
+        (np.ma.array([5, 7, 9], mask=[0, 1, 0]), "int", [5, None, 9]),  # as DuckDB gives them
+        (np.ma.array([True, False], mask=[0, 1]), "bool", [True, None]),
+        (np.ma.array([0.5, math.inf, math.nan], mask=[0, 1, 0]), "float", [0.5, None, None]),
+        (np.ma.array(["a", "b"], mask=[1, 0], dtype=object), "str", [None, "b"]),
         ([np.str_("a"), np.str_("b")], "str", ["a", "b"]),
     ],
 )
@@ -125,6 +129,8 @@ def test_arrow_columns_are_as_lists():
             column = Column.of(name, array, 50)
             assert column.kind == KINDS[name]
             assert column.at(np.arange(50)) == given
+    coded = pa.DictionaryArray.from_arrays(pa.array([0, 1, None]), pa.array(["hat", None]))
+    assert Column.of("x", coded, 3).at(np.arange(3)) == ["hat", None, None]
     with pytest.raises(mw.errors.ConstraintError, match="timestamp"):
         Column.of("x", pa.array([0], pa.timestamp("s")), 1)
 
@@ -226,6 +232,15 @@ def test_ids_that_cannot_be_there_have_no_rows():
     shop = shop.publish()
     assert [rows.tolist() for rows in shop.rows_of(["5", "é"])] == [[4], []]
     assert [rows.tolist() for rows in shop.rows_of(["5", "é"], removed=True)] == [[0, 3, 4], [1]]
+
+
+def test_ids_whose_keys_are_alike_are_told_apart(monkeypatch):
+    monkeypatch.setattr(item_ids, "_keys", lambda ids: np.zeros(len(ids), np.uint64))
+    ids = ["a", "b", "a", "", "é", "b"]
+    index = IdIndex(ItemIds.of(ids))
+    index.append(6, ItemIds.of(["c", "a"]))
+    expected = [[0, 2, 7], [1, 5], [3], [4], [6], []]
+    assert [rows.tolist() for rows in index.rows(["a", "b", "", "é", "c", "d"], 8)] == expected
 
 
 def test_fifty_ids_of_a_million_are_found_at_once():
@@ -360,6 +375,8 @@ def test_values_of_an_update_may_be_arrays():
     assert (model["item-2"][0][1]["sold"], model["item-2"][0][1]["category"]) == (True, "Hüte")
     pa = pytest.importorskip("pyarrow")
     shop.put(pa.array(["item-0", "item-1"]), None, {"price": pa.array([None, 1.5])})
+    shop.put(["item-3", "item-4"], None, {"stock": np.ma.array([5, 7], mask=[0, 1])})
+    assert [seen(shop.publish())[each][0][1]["stock"] for each in ("item-3", "item-4")] == [5, None]
     assert [seen(shop.publish())[each][0][1]["price"] for each in ("item-0", "item-1")] == [None, 1.5]
 
 
