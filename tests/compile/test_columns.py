@@ -10,6 +10,7 @@ import threading
 import time
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,8 @@ from maskwright.table.item_ids import IdIndex, ItemIds
 from maskwright.table.update_log import UpdateLog
 
 V, L, OFFSETS = 40, 3, [0, 10, 20]
+LARGE: dict[str, Any] = {"capacity": 4_000, "widths": (4_000,) * L}
+SMALL: dict[str, Any] = {"capacity": 5, "widths": (5,) * L}  # so that it must compact
 KINDS = {"price": "float", "stock": "int", "sold": "bool", "category": "str"}
 
 
@@ -461,7 +464,7 @@ def test_a_log_that_is_cut_anywhere_holds_whole_updates(seed, tmp_path):
 def write_until_killed(folder):
     """Make updates and save now and then, and say of each that it was acknowledged."""
     _, _, updates = some_updates(MOST)
-    shop = mw.Catalogue.open(Path(folder) / "shop", 4_000, widths=(4_000,) * L, log=Path(folder) / "log")
+    shop = mw.Catalogue.open(Path(folder) / "shop", log=Path(folder) / "log", **LARGE)
     for epoch in range(shop.epoch, MOST):
         assert updates[epoch](shop) == epoch + 1
         os.write(1, b"%d\n" % (epoch + 1))
@@ -477,7 +480,7 @@ def test_a_process_that_is_killed_loses_no_update_that_it_acknowledged(tmp_path)
     fixed, models, _ = some_updates(MOST)
     fixed.save(tmp_path / "shop")
     mw.Catalogue.open(tmp_path / "shop", log=tmp_path / "log").close()
-    follower = mw.Catalogue.open(tmp_path / "shop", 4_000, widths=(4_000,) * L, log=tmp_path / "log", follow=True)
+    follower = mw.Catalogue.open(tmp_path / "shop", log=tmp_path / "log", follow=True, **SMALL)
     program = f"from {__name__} import write_until_killed as write; write({str(tmp_path)!r})"
     random, epoch, followed = np.random.default_rng(0), 0, set()
     for _ in range(5):
@@ -492,7 +495,7 @@ def test_a_process_that_is_killed_loses_no_update_that_it_acknowledged(tmp_path)
             writer.kill()
             acknowledged = int((first + writer.stdout.read()).split(b"\n")[-2])
         assert acknowledged > epoch
-        again = mw.Catalogue.open(tmp_path / "shop", 4_000, widths=(4_000,) * L, log=tmp_path / "log")
+        again = mw.Catalogue.open(tmp_path / "shop", log=tmp_path / "log", **LARGE)
         epoch = again.epoch
         assert epoch in (acknowledged, acknowledged + 1)  # the last may be in the log, and not be told any more
         assert seen(again) == models[epoch]
@@ -504,7 +507,7 @@ def test_a_process_that_is_killed_loses_no_update_that_it_acknowledged(tmp_path)
 
 def test_a_put_that_cannot_be_written_is_not_made(tmp_path, monkeypatch):
     fixed, models, updates = some_updates(30)
-    shop = fixed.live(log=tmp_path / "log", capacity=200, widths=(200,) * L)
+    shop = fixed.live(log=tmp_path / "log", **LARGE)
     for epoch, update in enumerate(updates):
         with monkeypatch.context() as patched:
             patched.setattr(update_log.os, "fsync", lambda handle: (_ for _ in ()).throw(OSError("no space left")))
@@ -514,15 +517,34 @@ def test_a_put_that_cannot_be_written_is_not_made(tmp_path, monkeypatch):
         assert (now.epoch, seen(now)) == (epoch, models[epoch])
         assert update(shop) == epoch + 1
     shop.close()
-    again = fixed.live(log=tmp_path / "log", capacity=200, widths=(200,) * L)
+    again = fixed.live(log=tmp_path / "log", **LARGE)
     assert (again.epoch, seen(again)) == (30, models[30])
+
+
+def test_a_put_that_finds_no_room_is_not_made(tmp_path):
+    fixed, models, updates = some_updates(200)
+    shop, refused = fixed.live(log=tmp_path / "log", **SMALL), 0
+    for epoch, update in enumerate(updates):
+        try:
+            assert update(shop) == epoch + 1
+        except mw.errors.ConstraintError:
+            refused += 1
+            now = shop.publish()
+            assert (now.epoch, seen(now)) == (epoch, models[epoch])
+            shop.compact()
+            assert update(shop) == epoch + 1
+        assert seen(shop.publish()) == models[epoch + 1]
+    assert refused > 20
+    shop.close()
+    again = fixed.live(log=tmp_path / "log", **SMALL)
+    assert (again.epoch, seen(again)) == (200, models[200])
 
 
 def test_threads_put_while_another_saves(tmp_path):
     fixed, model = some_catalogue(np.random.default_rng(14))
     fixed.save(tmp_path / "shop")
-    shop = mw.Catalogue.open(tmp_path / "shop", 4_000, widths=(4_000,) * L, log=tmp_path / "log")
-    follower = mw.Catalogue.open(tmp_path / "shop", 4_000, widths=(4_000,) * L, log=tmp_path / "log", follow=True)
+    shop = mw.Catalogue.open(tmp_path / "shop", log=tmp_path / "log", **LARGE)
+    follower = mw.Catalogue.open(tmp_path / "shop", log=tmp_path / "log", follow=True, **SMALL)
     models, epochs, done = [{} for _ in range(4)], [], threading.Event()
     for at, (each, held) in enumerate(model.items()):
         models[at % 4][each] = held
@@ -553,7 +575,7 @@ def test_threads_put_while_another_saves(tmp_path):
     for version in (shop.publish(), follower.publish()):
         assert (version.epoch, seen(version)) == (240, model)
     shop.close()
-    again = mw.Catalogue.open(tmp_path / "shop", 4_000, widths=(4_000,) * L, log=tmp_path / "log")
+    again = mw.Catalogue.open(tmp_path / "shop", log=tmp_path / "log", **LARGE)
     assert (again.epoch, seen(again)) == (240, model)
 
 
