@@ -28,7 +28,10 @@ _FEW = 64  # undeclared keys of a class that are declared where members are coun
 
 
 class Letters:
-    """The letters of an object: declared keys are letters 0 .. len(keys) - 1, then come classes of all other keys."""
+    """The letters of an object: declared keys are letters 0 .. len(keys) - 1, then come classes of all other keys.
+
+    Behind these `num` letters, letter num + j is key j where no formula names it.
+    """
 
     def __init__(
         self, builder: ValueBuilder, keys: tuple[str, ...], members: Sequence[Members], names: Iterable[Node]
@@ -70,8 +73,8 @@ class Letters:
 
     def _holds(self, language: int, letter: int) -> bool:
         """Return whether the keys of a letter are in a language."""
-        if letter < len(self.keys):
-            return holds(self._languages[language], self.keys[letter])
+        if not len(self.keys) <= letter < self.num:
+            return holds(self._languages[language], self.keys[letter % self.num])
         return self._classes[letter - len(self.keys)][language]
 
     def named(self, name: Node, letter: int) -> bool:
