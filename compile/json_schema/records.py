@@ -53,7 +53,8 @@ def automaton_of(builder: ValueBuilder, record: Record, any_order: bool) -> Obje
     required = record.required
     automaton, nodes, classes = _declared(builder, record)
     end = len(nodes)
-    builder.meter.check(states=end + 1, doing="finding the members of an object")
+    size = 50 * (end + 1) * len(classes)  # bytes of the steps of undeclared keys
+    builder.meter.check(states=end + 1, bytes=size, doing="finding the members of an object")
     steps: list[Step | None] = []
     one = builder.one
     behind = 0  # the state behind the keys so far: there is one behind each key that may come

@@ -52,9 +52,9 @@ def compile_json_schema(
 ) -> Compiled:
     """Compile a JSON Schema into a table that allows exactly the JSON texts, in one form, of the values that fit it.
 
-    Every assertion is enforced exactly or refused with its JSON Pointer; formats are assertions. Members are written in
-    the order of the schema, each declared key at most once. Other keys come after them; such a key may come again, and
-    its last value counts.
+    Every assertion is enforced exactly or refused with its JSON Pointer; formats are assertions. Declared members are
+    written in the order of the schema, each key at most once. Other keys come anywhere between them; such a key may
+    come again, and its last value counts.
 
     Args:
         schema: A dict or bool, JSON text, or a pydantic model class; of any draft from 4 to 2020-12, by its "$schema",
