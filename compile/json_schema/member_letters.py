@@ -24,7 +24,7 @@ from .string_languages import holds
 from .value_builder import ValueBuilder
 
 FINDING = "finding the states of an object"
-_FEW = 64  # undeclared keys of a class that are declared where members are counted
+FEW = 64  # undeclared keys of a class that are declared where members are counted
 
 
 class Letters:
@@ -67,7 +67,7 @@ class Letters:
         for letter in range(len(self.keys), self.num if self.language is not None else 0):
             look(FINDING)
             assert self.language is not None
-            words.update(word.decode() for word in self.language.words(letter, _FEW, self._meter) or ())
+            words.update(word.decode() for word in self.language.words(letter, FEW, self._meter) or ())
         listed = [word for atom in atoms(*self._names) if type(atom) is Words for word in atom.args[0] if word in words]
         return [*dict.fromkeys(listed + sorted(words))]
 
