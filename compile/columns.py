@@ -61,7 +61,8 @@ class Column:
         if type(given).__module__.split(".")[0] == "pyarrow":
             return _from_arrow(name, given)
         if isinstance(given, np.ndarray) and given.ndim == 1 and given.dtype.kind in "biuf":
-            return _from_numbers(name, np.ma.filled(given, 0), ~np.ma.getmaskarray(given))
+            known = ~np.ma.getmaskarray(given)  # type: ignore[no-untyped-call]
+            return _from_numbers(name, np.ma.filled(given, 0), known)
         values = _with_none(given)
         kinds = {type(value) for value in values if value is not None}
         kind: Kind | None = (

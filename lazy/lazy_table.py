@@ -145,9 +145,9 @@ class LazyTable:
             self._make = lambda: around(make)
 
     def seeing_to(self, unique: UniqueItems, no_table: NoTableError) -> LazyTable:
-        """Return this table, beside whose states matchers see to distinct items, which no arrays can do.
+        """Return this table, beside whose states matchers see to distinct items and keys, which no arrays can do.
 
-        `uniqueItems` is then no longer among `unenforced`.
+        The keywords that this enforces are then no longer among `unenforced`.
 
         Args:
             unique: What matchers see to.
@@ -162,7 +162,7 @@ class LazyTable:
             raise copy.copy(no_table)
 
         self.unique, self._make, self.is_small = unique, refuse, False
-        self._unenforced = lambda: tuple([each for each in unenforced() if each.keyword != "uniqueItems"])
+        self._unenforced = lambda: tuple([each for each in unenforced() if each.keyword not in unique.keywords])
         return self
 
     @property

@@ -20,6 +20,7 @@ from .layout import BACKSLASH
 from .skeleton import ObjectAutomaton, ObjectState, Regular, Step
 
 MOST_KEYS = 1024  # of an object whose keys are a trie without rows: each of its sites has an entry for each key
+_MANY = 64  # keys whose automaton is smaller than a trie for each state of the object
 
 Behind = Callable[[Step], int]
 """What gives the state behind a key, by the step that the key takes."""
@@ -78,9 +79,13 @@ class KeyEmitter:
         if (
             language is None
             and any(state.others for state in states)
-            and any(has_spellings(key, context.library.layout.ascii) for key in automaton.keys)
+            and (
+                len(automaton.keys) > (MOST_KEYS if context.lazy else _MANY)
+                or any(has_spellings(key, context.library.layout.ascii) for key in automaton.keys)
+            )
         ):
-            # a key of several spellings is told from those that are not declared by its content
+            # A key of several spellings is told from those that are not declared by its content. Of many keys, each
+            # state of the object would have a trie of its own.
             language, _ = partition(automaton.keys, (), context.meter)
         self._language = None if language is None else KeyLanguage(context, scalars, automaton, language)
         # whether all states share one list of steps

@@ -38,7 +38,23 @@ def check_counts(node: Node, required: int = 0, seen: set[tuple[Node, int]] | No
         if (node, required) in seen:
             return
         seen.add((node, required))
+        before = required
         if shape is AllOf:
-            required += len({key for part in node.args if type(part) is Required for key in part.args[0]})
+            required += len(_required_in(node))
+            before = required + max([_least_required(part, _required_in(node)) for part in node.args])
         for part in node.args:
-            check_counts(part, required, seen)
+            check_counts(part, required if type(part) is AnyOf else before, seen)
+
+
+def _required_in(node: Node) -> frozenset[str]:
+    """Return the keys that a conjunction itself requires."""
+    return frozenset([key for part in node.args if type(part) is Required for key in part.args[0]])
+
+
+def _least_required(node: Node, known: frozenset[str]) -> int:
+    """Return how many keys besides known ones all alternatives require."""
+    if type(node) is AnyOf:
+        return min([_least_required(part, known) for part in node.args])
+    if type(node) is AllOf:
+        return len(_required_in(node) - known)
+    return len(set(node.args[0]) - known) if type(node) is Required else 0

@@ -10,6 +10,7 @@ from .algebra import (
     ANY,
     NEVER,
     AllOf,
+    AnyOf,
     MemberCount,
     Members,
     Names,
@@ -23,6 +24,7 @@ from .algebra import (
     counted,
     is_never,
     negate,
+    once_each,
     replaced,
 )
 from .key_order import mentioned
@@ -30,7 +32,6 @@ from .key_sets import KeptBytes, KeySets, places_of
 from .member_counts import check_counts
 from .member_letters import FINDING, Letters
 from .negated_members import Beyond, Lacks, either_way, lacking
-from .records import NO_STEPS
 from .skeleton import ObjectAutomaton, ObjectState, Step
 from .value_builder import ValueBuilder
 from .value_tests import Case, Formulas, Test
@@ -67,7 +68,7 @@ class StepTable:
     """The steps from what is left of the formulas, made when they are asked for."""
 
     __slots__ = (
-        "allowed", "close", "counted", "counts", "foreign", "left", "made", "others", "required", "steps", "tests",
+        "allowed", "close", "counted", "counts", "foreign", "left", "made", "required", "steps", "tests", "undeclared",
         "whole",
     )  # fmt: skip
 
@@ -77,7 +78,7 @@ class StepTable:
         self.steps: list[Step | None] = [None] * num_keys
         self.made = foreign  # keys whose steps are made, or need not be
         self.whole = num_keys + 1  # from this place on, these are the steps of a state, and all are made
-        self.others: dict[int, Step] | None = None
+        self.undeclared: dict[tuple[int, int], Step | None] = {}  # by letter, and the place that they lead back to
         self.close = next((label for label, node in enumerate(left) if closes(node)), -1)
         self.required = 0  # keys whose absence changes what is left
         self.allowed = -1  # keys that may come
@@ -91,9 +92,12 @@ class MemberDerivatives:
     """The automaton of any formulas.
 
     A state is a place (how many declared keys are behind), what is left of each formula, and which keys are *foreign*:
-    keys that only alternatives declare which were out before the key's place. Nothing that is left depends on foreign
-    keys, so they are read as undeclared keys are. An object of one alternative then has the states that it would have
-    on its own.
+    keys that only alternatives declare which are out. Nothing that is left depends on foreign keys, so they are read as
+    undeclared keys are: anywhere between declared ones, as often as they come. An object of one alternative then has
+    the states that it would have on its own.
+
+    A key whose place is behind is foreign only if it does not matter whether it came. So none is that formulas may ask
+    not to come, or that is only required, and none at all where some member may have to fail, or members are counted.
 
     Sets of declared keys are bits of an int, by place.
     """
@@ -103,18 +107,27 @@ class MemberDerivatives:
         keys, members, names = mentioned(parts)
         self._bytes = KeptBytes(builder.meter)
         self._letters = Letters(builder, keys, members, names)
-        self._counts = any(type(atom) is MemberCount and atom.args[2] is not None for atom in atoms(*parts))
+        said = atoms(*parts)
+        self._counts = any(type(atom) is MemberCount and atom.args[2] is not None for atom in said)
+        self._is_strict = (
+            len(parts) > 1 or any(type(atom) is MemberCount for atom in said) or any(map(_is_negative, parts))
+        )
         few = self._letters.few() if self._counts else []
         if few:  # as declared keys they are counted
             keys = (*keys, *few)
             self._letters = Letters(builder, keys, members, names)
         self._end = len(keys)
         self._place = self._letters.place
+        self._never_foreign = sum([1 << self._place[key] for key in few])
+        absent = frozenset().union(*[_absent(part, len(parts) > 1) for part in parts])
+        declared = {key for one in members for key, _ in one.properties} - absent
+        self._declared = 0 if self._is_strict else sum([1 << self._place[key] for key in declared])
+        self._absent = sum([1 << self._place[key] for key in absent])
         self._reach = {one: self._letters.reach(one) for one in members}
         self._rows: dict[Node, AtomRow] = {}
         # by letter: the derivatives of atoms, and those of formulas
         self._derivatives: list[tuple[dict[Node, Node], dict[Node, Node]]] = [
-            ({}, {}) for _ in range(self._letters.num)
+            ({}, {}) for _ in range(self._letters.num + self._end)
         ]
         self._formulas: dict[int, Formulas] = {}
         self._key_sets = KeySets(self._letters, self._bytes)
@@ -166,19 +179,18 @@ class MemberDerivatives:
         return table
 
     def _foreign(self, place: int, left: Left, foreign: int) -> int:
-        """Return the foreign keys, and those from a place on about which nothing that is left says anything."""
-        if place >= self._end or self._letters.language is not None:
-            return foreign
-        unsaid = self._unsaid.get(left)
-        if unsaid is None:
-            unsaid = 0
-            # if nothing at all is left to say, the states of all places have the same steps: no key is foreign
-            if not all(type(node) is Types for node in left):
-                for node in left:
-                    unsaid |= self._key_sets.said_by(node)
-                unsaid = ~unsaid & ((1 << self._end) - 1)
-            self._unsaid[left] = unsaid
-        return foreign | unsaid >> place << place
+        """Return the foreign keys, and those about which nothing that is left says anything."""
+        return foreign | self._unsaid_by(left) & (self._declared | -1 << place)
+
+    def _unsaid_by(self, left: Left) -> int:
+        """Return the keys about which nothing that is left says anything."""
+        found = self._unsaid.get(left)
+        if found is None:
+            said = 0
+            for node in left:
+                said |= self._key_sets.said_by(node)
+            found = self._unsaid[left] = ~said & ~self._never_foreign & ((1 << self._end) - 1)
+        return found
 
     def _make(self, place: int, left: Left, foreign: int) -> ObjectState:
         """Return the state at a place.
@@ -186,12 +198,12 @@ class MemberDerivatives:
         Its keys are cut into ranges, each up to a key whose absence changes what is left.
         """
         table = self._table(left, foreign)
-        close = table.close
+        close, others = table.close, self._others(table, place)
         if place >= table.whole:
-            return ObjectState(close, place, self._end, table.steps, self._others(table))
+            return ObjectState(close, place, self._end, table.steps, others)
         pieces: list[tuple[int, int, StepTable]] = []
-        others: Mapping[int, Step] = NO_STEPS
-        start = place
+        alone = self._alone(table, place, foreign)
+        start = back = place
         while True:
             ahead = table.required >> start
             stop = start + (ahead & -ahead).bit_length() if ahead else self._end
@@ -199,18 +211,19 @@ class MemberDerivatives:
                 self._fill(table, start, stop)
                 pieces.append((start, stop, table))
             if not ahead:
-                others = self._others(table)
                 break
             left = tuple([self._key_sets.without(node, stop - 1) for node in left])
             if all(map(is_never, left)):
                 break
             start = stop
-            foreign = self._foreign(start, left, foreign)
-            table = self._table(left, foreign)
-        read_alike = others.get(0) if foreign else None
-        if read_alike is None and not pieces:
+            back = start if self._absent >> start - 1 & 1 else back
+            more = self._foreign(start, left, foreign)
+            table = self._table(left, more)
+            alone += self._alone(table, back, more & ~foreign & ~((1 << start) - (1 << place)))
+            foreign = more
+        if not alone and not pieces:
             return ObjectState(close, self._end, self._end, table.steps, others)
-        if read_alike is None and len(pieces) == 1:
+        if not alone and len(pieces) == 1:
             start, stop, table = pieces[0]
             if start == place and not table.required >> place:
                 table.whole = place
@@ -218,54 +231,68 @@ class MemberDerivatives:
         steps: list[Step | None] = [None] * self._end
         for start, stop, table in pieces:
             steps[start:stop] = table.steps[start:stop]
-        if read_alike is not None:
-            for key in places_of(foreign):
-                steps[key] = read_alike
+        for key, step in alone:
+            steps[key] = step
         self._bytes.add(_OF_PLACE * self._end)
         return ObjectState(close, 0, self._end, steps, others)
+
+    def _alone(self, table: StepTable, place: int, keys: int) -> list[tuple[int, Step]]:
+        """Return the steps of foreign keys, which lead back to a place."""
+        if self._letters.language is None:
+            step = self._undeclared(table, self._end, place) if keys else None
+            return [] if step is None else [(key, step) for key in places_of(keys)]
+        steps = [(key, self._undeclared(table, self._letters.num + key, place)) for key in places_of(keys)]
+        return [(key, step) for key, step in steps if step is not None]
 
     def _fill(self, table: StepTable, start: int, stop: int) -> None:
         """Make the steps of a table for a range of keys."""
         for letter in places_of((table.allowed & ~table.made & (1 << stop) - 1) >> start << start):
             look(FINDING)
-            table.steps[letter] = self._step(table, letter)
+            cases = self._cases(table, letter)
+            if cases:
+                table.steps[letter] = self._builder.step(cases, self._following(table, letter, letter + 1, cases))
         table.made |= (1 << stop) - (1 << start)
 
-    def _others(self, table: StepTable) -> Mapping[int, Step]:
-        if table.others is None:
-            table.others = {}
-            for letter in range(self._end, self._letters.num):
-                look(FINDING)
-                step = self._step(table, letter)
-                if step is not None:
-                    table.others[letter - self._end] = step
-            if self._counts and table.others:
-                for node in table.left:
-                    check_counts(node)
-        return table.others
+    def _others(self, table: StepTable, place: int) -> Mapping[int, Step]:
+        """Return the steps of undeclared keys by class, which lead back to a place."""
+        others = {}
+        is_new = not table.undeclared
+        for letter in range(self._end, self._letters.num):
+            look(FINDING)
+            step = self._undeclared(table, letter, place)
+            if step is not None:
+                others[letter - self._end] = step
+        if self._counts and others and is_new:
+            for node in table.left:
+                check_counts(node)
+        return others
 
-    def _step(self, table: StepTable, letter: int) -> Step | None:
+    def _undeclared(self, table: StepTable, letter: int, place: int) -> Step | None:
+        """Return the step of undeclared keys, which leads back to a place."""
+        key = letter, place
+        if key not in table.undeclared:
+            cases = self._cases(table, letter)
+            table.undeclared[key] = (
+                self._builder.step(cases, self._following(table, letter, place, cases)) if cases else None
+            )
+        return table.undeclared[key]
+
+    def _cases(self, table: StepTable, letter: int) -> list[Case]:
+        """Return the cases of the value of the next member."""
         self._bytes.add(_OF_STEP)
         tests = table.tests
         cases = tests.cases.get(letter)
         if cases is None:
             cases = tests.cases[letter] = self._told_apart(tests, letter)
-        if table.counts:
-            cases = self._counted(table, cases)
-        if not cases:
-            return None
-        return self._builder.step(cases, self._following(table, letter, [rest for _, rest in cases]))
+        return self._counted(table, cases) if table.counts else cases
 
-    def _following(self, table: StepTable, letter: int, lefts: Iterable[Left]) -> tuple[int, ...]:
-        """Return the states behind a member, by what is left then."""
-        place = min(letter + 1, self._end)
-        left, foreign = table.left, table.foreign
-        return tuple(
-            [
-                self._number(place, rest, foreign if rest is left else self._foreign(place, rest, foreign))
-                for rest in lefts
-            ]
-        )
+    def _following(self, table: StepTable, letter: int, place: int, cases: Iterable[Case]) -> tuple[int, ...]:
+        """Return the states behind a member, by what is left then.
+
+        An undeclared key leads back to the place at which it came, a declared one behind its own.
+        """
+        before = table.foreign
+        return tuple([self._number(place, rest, self._foreign(place, rest, before)) for _, rest in cases])
 
     def _counted(self, table: StepTable, cases: list[Case]) -> list[Case]:
         """Return cases of the value of the next member, in which that member is counted."""
@@ -332,7 +359,10 @@ class MemberDerivatives:
         """Note what becomes of an atom; and of its negation, if that is not the negation of the former."""
         if type(atom) is Lacks:
             rest = NEVER if is_never(test) else rest
-            by[atom] = either_way(test, lacking(rest, type(test) is Test), lacking(rest, False))
+            if letter < self._end:  # its key does not come again, so that a member that fails decides
+                by[atom] = either_way(test, Lacks(rest), ANY)
+            else:
+                by[atom] = either_way(test, lacking(rest, type(test) is Test), lacking(rest, False))
         else:
             by[atom] = all_of([test, rest])
             if letter >= self._end and type(test) is not Types:
@@ -344,7 +374,8 @@ class MemberDerivatives:
         found: tuple[Node, Node]
         if isinstance(atom, Members):
             place, bare = self._reach_of(atom)
-            found = self._letters.node(atom, letter), bare if letter + 1 >= place else atom
+            is_last = self._is_strict and place <= letter + 1 <= self._end  # else it says which keys are foreign
+            found = self._letters.node(atom, letter), bare if is_last else atom
         elif shape is Required:
             keys = tuple([key for key in atom.args[0] if self._place[key] != letter])
             found = ANY, Required(keys) if keys else ANY
@@ -395,7 +426,10 @@ def _left_by_test(tests: Tests, is_undeclared: bool, becomes: Sequence[Node | tu
     for (atom, _, _), rest in zip(tests.atoms, becomes, strict=True):
         if type(atom) is Lacks:
             tested, inside = (True, rest[0]) if isinstance(rest, tuple) else (False, rest)
-            passing[atom], failing[atom] = lacking(inside, tested), lacking(inside, False)
+            if is_undeclared or is_never(inside):
+                passing[atom], failing[atom] = lacking(inside, tested), lacking(inside, False)
+            else:
+                passing[atom], failing[atom] = Lacks(inside), ANY if tested else Lacks(inside)
         elif isinstance(rest, tuple):
             passing[atom], failing[atom] = rest[0], NEVER
             if is_undeclared:
@@ -406,3 +440,21 @@ def _left_by_test(tests: Tests, is_undeclared: bool, becomes: Sequence[Node | tu
     failed = passed if passing == failing else replaced(tests.left, failing)
     found = [(_EITHER, passed)] if passed == failed else [(_PASSED, passed), (_FAILED, failed)]
     return [case for case in found if not all(map(is_never, case[1]))]
+
+
+@once_each
+def _is_negative(node: Node) -> bool:
+    """Return whether a formula asks that some member fail what Members say."""
+    if type(node) is Not:
+        return type(node.args[0]) is Members
+    return type(node) in (AllOf, AnyOf) and any(map(_is_negative, node.args))
+
+
+@once_each
+def _absent(node: Node, is_negated: bool) -> frozenset[str]:
+    """Return the keys that a formula may ask not to come. is_negated: it may be asked not to hold."""
+    if type(node) is Not:
+        return _absent(node.args[0], True)
+    if type(node) in (AllOf, AnyOf):
+        return frozenset().union(*[_absent(part, is_negated) for part in node.args])
+    return frozenset(node.args[0] if is_negated and type(node) is Required else ())

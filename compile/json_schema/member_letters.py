@@ -24,11 +24,14 @@ from .string_languages import holds
 from .value_builder import ValueBuilder
 
 FINDING = "finding the states of an object"
-_FEW = 64  # undeclared keys of a class that are declared where members are counted
+FEW = 64  # undeclared keys of a class that are declared where members are counted
 
 
 class Letters:
-    """The letters of an object: declared keys are letters 0 .. len(keys) - 1, then come classes of all other keys."""
+    """The letters of an object: declared keys are letters 0 .. len(keys) - 1, then come classes of all other keys.
+
+    Behind these `num` letters, letter num + j is key j where no formula names it.
+    """
 
     def __init__(
         self, builder: ValueBuilder, keys: tuple[str, ...], members: Sequence[Members], names: Iterable[Node]
@@ -64,14 +67,14 @@ class Letters:
         for letter in range(len(self.keys), self.num if self.language is not None else 0):
             look(FINDING)
             assert self.language is not None
-            words.update(word.decode() for word in self.language.words(letter, _FEW, self._meter) or ())
+            words.update(word.decode() for word in self.language.words(letter, FEW, self._meter) or ())
         listed = [word for atom in atoms(*self._names) if type(atom) is Words for word in atom.args[0] if word in words]
         return [*dict.fromkeys(listed + sorted(words))]
 
     def _holds(self, language: int, letter: int) -> bool:
         """Return whether the keys of a letter are in a language."""
-        if letter < len(self.keys):
-            return holds(self._languages[language], self.keys[letter])
+        if not len(self.keys) <= letter < self.num:
+            return holds(self._languages[language], self.keys[letter % self.num])
         return self._classes[letter - len(self.keys)][language]
 
     def named(self, name: Node, letter: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from ...automata.deadline import look
@@ -11,8 +10,6 @@ from .key_order import in_order
 from .member_letters import FINDING, Letters
 from .skeleton import ObjectAutomaton, ObjectState, Step
 from .value_builder import ValueBuilder
-
-NO_STEPS: Mapping[int, Step] = {}
 
 
 class Record(NamedTuple):
@@ -56,7 +53,8 @@ def automaton_of(builder: ValueBuilder, record: Record, any_order: bool) -> Obje
     required = record.required
     automaton, nodes, classes = _declared(builder, record)
     end = len(nodes)
-    builder.meter.check(states=end + 1, doing="finding the members of an object")
+    size = 50 * (end + 1) * len(classes)  # bytes of the steps of undeclared keys
+    builder.meter.check(states=end + 1, bytes=size, doing="finding the members of an object")
     steps: list[Step | None] = []
     one = builder.one
     behind = 0  # the state behind the keys so far: there is one behind each key that may come
@@ -66,16 +64,18 @@ def automaton_of(builder: ValueBuilder, record: Record, any_order: bool) -> Obje
         else:
             behind += 1
             steps.append(Step(one(node), (behind,)))
-    others: Mapping[int, Step] = {c: Step(one(node), (behind,)) for c, node in enumerate(classes) if not is_never(node)}
+    undeclared = [(c, one(node)) for c, node in enumerate(classes) if not is_never(node)]
     close, last = 0, end
     states = []
     for place in range(end, -1, -1):
         if place < end and automaton.keys[place] in required:
             if steps[place] is None:
                 return None
-            close, last, others = -1, place + 1, NO_STEPS
+            close, last = -1, place + 1
         if not place or steps[place - 1] is not None:
+            others = {c: Step(value, (behind,)) for c, value in undeclared}
             states.append(ObjectState(close, place, last, steps, others))
+            behind -= 1
     states.reverse()
     automaton.states = states
     if any_order:

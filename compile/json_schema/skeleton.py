@@ -85,21 +85,21 @@ class ObjectState:
     `first` goes up, and `last` is behind the next required key. Entries outside the range mean nothing here.
 
     Once an alternative is out, keys that only it declares mean nothing any more. They are then read as undeclared keys
-    are, after all others: for such a key, steps[j] is the same object as others[0], in all states that have others[0].
+    are: without `language`, steps[j] is the same object as others[0] for such a key.
     """
 
     close: int
     first: int
     last: int
     steps: Sequence[Step | None]  # (len(keys),), shared
-    others: Mapping[int, Step]  # by class of undeclared keys, shared too; empty where none may come yet or at all
+    others: Mapping[int, Step]  # by class of undeclared keys
 
 
 @dataclass(eq=False, slots=True)
 class ObjectAutomaton:
     """Objects; state 0 is the start. `free`: the label under which every object is allowed; then there are no states.
 
-    keys: those the schema names, in the order in which they are written. Undeclared keys come after them. Without
+    keys: those the schema names, in the order in which they are written. Undeclared keys come anywhere between. Without
     `language` they are all of one class, 0. With it, its words are keys as UTF-8: label j < len(keys) is the key j, and
     label len(keys) + c is an undeclared key of class c.
 

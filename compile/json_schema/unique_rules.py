@@ -63,12 +63,11 @@ class UniqueRules:
     """
 
     def __init__(self, root: Node) -> None:
-        self._bears: dict[Node, bool] = {}
+        self._bears = bearing(root, _is_unique)
         self._rules: dict[tuple[Node, Node | None], ValueRule] = {}
         self._arrays: dict[Node, ArrayParts] = {}
         self._listed: dict[Node, Listed] = {}
         self._objects: dict[Node, tuple[Members, ...]] = {}
-        self._note(root)
         self.root = root
 
     def rule(self, node: Node, whole: Node | None = None) -> ValueRule | None:
@@ -82,31 +81,11 @@ class UniqueRules:
 
     # ------------------------------------------------------------------------------------- where there is something
 
-    def _note(self, root: Node) -> None:
-        """Find for each part of a formula whether some array in it has distinct items."""
-        above: dict[Node, list[Node]] = {}
-        todo, seen, begins = [root], {root}, []
-        while todo:
-            node = todo.pop()
-            if _is_unique(node):
-                begins.append(node)
-            for part in _parts(node):
-                above.setdefault(part, []).append(node)
-                if part not in seen:
-                    seen.add(part)
-                    todo.append(part)
-        self._bears = dict.fromkeys(seen, False)
-        while begins:
-            node = begins.pop()
-            if not self._bears[node]:
-                self._bears[node] = True
-                begins += above.get(node, ())
-
     def bears(self, node: Node) -> bool:
         """Return whether some array in the values of a node has distinct items."""
         found = self._bears.get(node)
         if found is None:  # put together of parts that are known
-            found = self._bears[node] = _is_unique(node) or any(map(self.bears, _parts(node)))
+            found = self._bears[node] = _is_unique(node) or any(map(self.bears, parts_of(node)))
         return found
 
     def _bearing(self, node: Node) -> Node:
@@ -260,6 +239,8 @@ class ValueRule:
         self._items: dict[int, ValueRule | None] = {}
         self._members: dict[str, ValueRule | None] = {}
 
+    has_distinct_keys = False
+
     @property
     def is_unique(self) -> bool:
         """Whether the items must be distinct if the value is an array."""
@@ -338,7 +319,29 @@ def _is_unique(node: Node) -> bool:
     return type(node) is Unenforceable and node.args[1] == "uniqueItems"
 
 
-def _parts(node: Node) -> Iterator[Node]:
+def bearing(root: Node, is_meant: Callable[[Node], bool]) -> dict[Node, bool]:
+    """Return for each part of a formula, those of members and items too, whether a node that is meant is in it."""
+    above: dict[Node, list[Node]] = {}
+    todo, seen, begins = [root], {root}, []
+    while todo:
+        node = todo.pop()
+        if is_meant(node):
+            begins.append(node)
+        for part in parts_of(node):
+            above.setdefault(part, []).append(node)
+            if part not in seen:
+                seen.add(part)
+                todo.append(part)
+    found = dict.fromkeys(seen, False)
+    while begins:
+        node = begins.pop()
+        if not found[node]:
+            found[node] = True
+            begins += above.get(node, ())
+    return found
+
+
+def parts_of(node: Node) -> Iterator[Node]:
     """Yield the nodes that a node is made of, those of members and items too."""
     if type(node) is Reference:
         yield force(node)

@@ -94,10 +94,11 @@ class UnorderedDerivatives(MemberDerivatives):
     def _make(self, place: int, left: Left, foreign: int) -> ObjectState:
         table = self._table(left, foreign)
         self._fill(table, 0, self._end)
-        return ObjectState(-1, 0, self._end, table.steps, self._others(table))
+        return ObjectState(-1, 0, self._end, table.steps, self._others(table, 0))
 
-    def _following(self, table: StepTable, letter: int, lefts: Iterable[Left]) -> tuple[int, ...]:
+    def _following(self, table: StepTable, letter: int, place: int, cases: Iterable[Case]) -> tuple[int, ...]:
         seen = table.foreign | 1 << letter if self._tracked and letter < self._end else table.foreign
+        lefts = [left for _, left in cases]
         if self._exact:
             lefts = [tuple([self._forgotten(node, ()) for node in left]) for left in lefts]
         return tuple([self._number(0, left, seen) for left in lefts])

@@ -15,6 +15,7 @@ from ...errors import AllowKeyword, BudgetError, NoTableError, ReadOnDemand, Reg
 from ...lazy.lazy_table import Compiled, LazyTable
 from ...lazy.machine.lazy_machine import ByteMachine
 from ...lazy.protocol import LazyMachine
+from ...lazy.unique.memory import Rule
 from ...lazy.unique.unique_items import UniqueItems
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from ..json_schema.source import Schema, SchemaSource
 
 UNIQUE = "uniqueItems"
+_COUNTS = frozenset({"minProperties", "maxProperties"})
+_REMEMBERED = _COUNTS | {UNIQUE}
 _MOST_SETTLED = {  # states that are settled, by what is being done: how many in any case, and for each part of a schema
     "telling the cases of a value apart": (100, 0.5),
     "finding the states of an object": (450, 1.0),
@@ -52,9 +55,9 @@ def compile_json_schema(
 ) -> Compiled:
     """Compile a JSON Schema into a table that allows exactly the JSON texts, in one form, of the values that fit it.
 
-    Every assertion is enforced exactly or refused with its JSON Pointer; formats are assertions. Members are written in
-    the order of the schema, each declared key at most once. Other keys come after them; such a key may come again, and
-    its last value counts.
+    Every assertion is enforced exactly or refused with its JSON Pointer; formats are assertions. Declared members are
+    written in the order of the schema, each key at most once. Other keys come anywhere between them; such a key may
+    come again, and its last value counts.
 
     Args:
         schema: A dict or bool, JSON text, or a pydantic model class; of any draft from 4 to 2020-12, by its "$schema",
@@ -111,53 +114,74 @@ def compile_request(
         with uncollected(), blaming_order(asked.any_order), begin_budget(budget) as meter, enough_stack(_TOO_DEEP):
             if not lazy:
                 return _Settled(asked, vocabulary, meter).table(meter)
-            made = _with_unique_items(asked, vocabulary, meter)
+            made = _with_memory(asked, vocabulary, meter)
     except RegexError as error:
         raise wrong_pattern(error, asked.contents) from error
     shallow = asked._replace(contents=True, documents=None)
     return made.made_by(_again, shallow, Flat(asked.contents), Flat(asked.documents), vocabulary, budget)
 
 
-def _with_unique_items(asked: Request, vocabulary: Vocabulary, meter: Meter) -> LazyTable:
-    """Return a lazy table, beside which matchers see to `uniqueItems` if states cannot.
+def _with_memory(asked: Request, vocabulary: Vocabulary, meter: Meter) -> LazyTable:
+    """Return a lazy table, beside which matchers remember items and keys if states cannot.
 
-    Raises SchemaError for a keyword "uniqueItems" that cannot be enforced so either.
+    Raises SchemaError for a keyword that cannot be enforced so either.
     """
-    try:
-        return _lazily(asked, vocabulary, meter)
-    except SchemaError as error:
-        if error.keyword != UNIQUE or not any(isinstance(each, AllowKeyword) for each in error.remedies):
-            raise
-        refused = error
+    widened, refused = asked, list[SchemaError]()
+    while True:
+        try:
+            made = _lazily(widened, vocabulary, meter)
+            break
+        except SchemaError as error:
+            if error.keyword not in _REMEMBERED or not any(isinstance(each, AllowKeyword) for each in error.remedies):
+                raise
+            refused.append(error)
+        more = {UNIQUE} if refused[-1].keyword == UNIQUE else _COUNTS
+        widened = widened._replace(allowed=widened.allowed | more)
+        rule = _remembered(widened, widened.allowed - asked.allowed, refused[-1], meter)
+    if not refused or rule is None:
+        return made
+    unique = UniqueItems(rule, vocabulary, refused[0], widened.allowed - asked.allowed)
+    return made.seeing_to(unique, _no_table(refused[0]))
+
+
+def _remembered(widened: Request, keywords: frozenset[str], refused: SchemaError, meter: Meter) -> Rule | None:
+    """Return the rule by which a matcher enforces keywords. Raises SchemaError, for the one refused, if none does."""
+    from ..json_schema.key_rules import KeyRules, PairRules
     from ..json_schema.keywords import formula
     from ..json_schema.unique_rules import DependsError, UniqueRules
 
-    widened = asked._replace(allowed=asked.allowed | {UNIQUE})
     node = formula(
-        asked.contents, approximations=Approximations(widened.allowed), documents=asked.documents, meter=meter,
+        widened.contents, approximations=Approximations(widened.allowed), documents=widened.documents, meter=meter,
         widened=False,
     )  # fmt: skip
+    items = keys = None
     try:
-        rules = UniqueRules(node)
-        rules.check()
+        if UNIQUE in keywords:
+            rules = UniqueRules(node)
+            rules.check()
+            items = rules.rule(node)
+        if not _COUNTS.isdisjoint(keywords):
+            of_keys = KeyRules(node)
+            of_keys.check(meter)
+            keys = of_keys.root
     except DependsError as reason:
         raise _also_refused(refused, str(reason)) from None
-    rule = rules.rule(node)
-    made = _lazily(widened, vocabulary, meter)
-    return made if rule is None else made.seeing_to(UniqueItems(rule, vocabulary, refused), _no_table(refused))
+    return PairRules().rule(items, keys)
 
 
 def _also_refused(refused: SchemaError, why: str) -> SchemaError:
-    """Return the error of a keyword "uniqueItems" that neither states nor a matcher enforce."""
+    """Return the error of a keyword that neither states nor a matcher enforce."""
     return SchemaError(
-        f'"{UNIQUE}" cannot be enforced exactly: {why}', refused.pointer, UNIQUE, remedies=refused.remedies
-    )
+        f'"{refused.keyword}" cannot be enforced exactly: {why}', refused.pointer, refused.keyword,
+        remedies=refused.remedies,
+    )  # fmt: skip
 
 
 def _no_table(refused: SchemaError) -> NoTableError:
     where = refused.pointer or "/"
+    why = "items have too many values" if refused.keyword == UNIQUE else "undeclared keys are too many"
     return NoTableError(
-        f'{where}: no table can enforce "{UNIQUE}" here, as items have too many values; a matcher remembers which came',
+        f'{where}: no table can enforce "{refused.keyword}" here, as {why}; a matcher remembers which came',
         remedies=(*refused.remedies, ReadOnDemand()),
     )
 

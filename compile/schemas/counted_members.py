@@ -40,10 +40,27 @@ def check_counts(required: int, formula: Formula) -> None:
         if type(atom) is MembersAtLeast and atom.args[1] is not None and atom.args[0] - required > 1:
             atom.args[1].approximate(_TWICE, "the same key twice as two")
         return
+    before = required
     if kind is Kind.ALL_OF:
-        required += sum([part.kind is Kind.ATOM and type(part.atom) is Has for part in formula.parts])
+        own = _required_in(formula)
+        required += len(own)
+        before = required + max([_least_required(own, part) for part in formula.parts])
     for part in formula.parts:
-        check_counts(required, part)
+        check_counts(required if part.kind is Kind.ANY_OF else before, part)
+
+
+def _required_in(formula: Formula) -> frozenset[str]:
+    """Return the keys that a conjunction itself asks for."""
+    return frozenset([part.atom.key for part in formula.parts if part.kind is Kind.ATOM and type(part.atom) is Has])
+
+
+def _least_required(known: frozenset[str], formula: Formula) -> int:
+    """Return how many keys besides known ones all alternatives ask for."""
+    if formula.kind is Kind.ANY_OF:
+        return min([_least_required(known, part) for part in formula.parts])
+    if formula.kind is Kind.ALL_OF:
+        return len(_required_in(formula) - known)
+    return int(formula.kind is Kind.ATOM and type(formula.atom) is Has and formula.atom.key not in known)
 
 
 def before_others(schema: SchemaFormulas, formula: Formula) -> Iterator[tuple[Formula, int]]:

@@ -49,9 +49,9 @@ class Object(NamedTuple):
     """An object between members.
 
     shape: the nodes that its value is asked to be in, where it has not been found out. place: the first declared key
-    that may still come; where keys come in any order, those that came, a bit each. foreign: declared
-    keys that are read as undeclared ones are, a bit each. phase: "{" at the beginning, "a" behind a member, "k" before
-    a key, "," before a key behind a comma, "}" before the closing brace, or bytes that stand before a key.
+    that may still come; where keys come in any order, those that came, a bit each. foreign: declared keys that were
+    read as undeclared ones are before the last member, a bit each. phase: "{" at the beginning, "a" behind a member,
+    "k" before a key, "," before a key behind a comma, "}" before the closing brace, or bytes that stand before a key.
     """
 
     shape: ObjectShape | tuple[Node, ...]

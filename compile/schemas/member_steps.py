@@ -71,8 +71,8 @@ class MemberSteps:
             left = tuple([each for each in properties if each[0] != key])
             if left:
                 return schema.formulas.atom(Members(left, patterns, rest))
-        elif members.args[0] and shape.reach(members) > place + 1:
-            return schema.formulas.atom(members)
+        elif not shape.is_strict or (members.args[0] and shape.reach(members) > place + 1):
+            return schema.formulas.atom(members)  # which says that its keys are declared
         _, patterns, rest = members.args
         if schema.is_any(rest) and all(schema.is_any(node) for _, node in patterns):
             return schema.everything
@@ -169,32 +169,22 @@ class MemberSteps:
         schema, atom, negated = self._schema, literal.atom, literal.kind is Kind.NOT
         f, kind = schema.formulas, type(literal.atom)
         if isinstance(atom, Members):
-            return self._failing(atom, literal) if negated else f.all_of(self._passing(atom), self._bare(atom))
+            return self._failing(atom, literal) if negated else f.all_of(self._passing(atom), f.atom(atom))
         if kind is Lacks:
             return self._lacking(atom.members, literal)
         if kind is Names:
             named = self._named(atom)
             asked = f.inside(KEY, self._strings.of_content(f.negated(named) if negated else named))
             return f.any_of(asked, literal) if negated else f.all_of(asked, literal)
-        if kind is Has and self._any_order:
+        if kind is Has:
             return literal
-        found = schema.nothing if kind is Has else self._fewer(atom)
+        found = self._fewer(atom)
         return f.negated(found) if negated else found
 
     def _patterns(self, members: Members) -> list[tuple[Formula, Node]]:
         """Return the patterns of Members, as formulas about a key, with their nodes."""
         f = self._schema.formulas
         return [(f.inside(KEY, self.matched(source, True)), node) for source, node in members.args[1]]
-
-    def _bare(self, members: Members) -> Formula:
-        """Return what Members say behind an undeclared key."""
-        schema = self._schema
-        properties, patterns, rest = members.args
-        if self._any_order and properties:
-            return schema.formulas.atom(members)
-        if schema.is_any(rest) and all(schema.is_any(node) for _, node in patterns):
-            return schema.everything
-        return schema.formulas.atom(Members((), patterns, rest))
 
     def _passing(self, members: Members) -> Formula:
         """Return that a member passes: its value is in the nodes of all patterns that match, or in the rest."""
@@ -229,12 +219,10 @@ class MemberSteps:
         """
         schema, passing = self._schema, self._passing(members)
         f = schema.formulas
-        bare = self._bare(members)
-        lacks = f.atom(Lacks(members if self._any_order else Members((), *members.args[1:])))
         return f.any_of(
             self._never(members),
-            f.all_of(passing, f.negated(bare)),
-            f.all_of(f.negated(passing), lacks),
+            f.all_of(passing, literal),
+            f.all_of(f.negated(passing), f.atom(Lacks(members))),
         )
 
     def _lacking(self, members: Members, literal: Formula) -> Formula:

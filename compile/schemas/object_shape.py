@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ...automata.formulas import Formula
+from ...automata.formulas import Formula, Kind, kept
 from ..json_schema.algebra import (
     OBJECT,
     STRING,
@@ -30,22 +30,29 @@ from ..json_schema.key_order import in_order
 from .counted_members import MOST_COUNTED, is_counted
 from .key_trie import trie_of
 from .schema_formulas import Path, SchemaFormulas
-from .state_atoms import Has, Lacks, atoms_in
+from .state_atoms import Has, Lacks, MembersAtLeast, atoms_in
 
 
 class ObjectShape:
     """What does not change while the members of an object are written.
 
     keys: those that formulas name, in the order of writing. members: the Members of formulas, in the order of the
-    schema. is_told: whether other keys are told apart, by patterns or what names of keys must be.
+    schema. is_told: whether other keys are told apart, by patterns or what names of keys must be. is_strict: whether it
+    may matter that a key comes again. absent: keys that formulas may ask not to come.
     """
 
-    def __init__(self, keys: tuple[str, ...], members: tuple[Members, ...], is_told: bool, ascii: bool) -> None:
-        self.keys, self.members, self.is_told = keys, members, is_told
+    def __init__(
+        self, keys: tuple[str, ...], members: tuple[Members, ...], is_told: bool, is_strict: bool,
+        absent: frozenset[str], ascii: bool,
+    ) -> None:  # fmt: skip
+        self.keys, self.members, self.is_told, self.is_strict = keys, members, is_told, is_strict
         self.end = len(keys)
         self.place = {key: place for place, key in enumerate(keys)}
         self.has_spellings = any(has_spellings(key, ascii) for key in keys)
         self.is_ascii = all(map(str.isascii, keys))
+        declared = {key for one in members for key, _ in one.properties}
+        self.declared = 0 if is_strict else sum([1 << self.place[key] for key in declared - absent])
+        self.absent = sum([1 << self.place[key] for key in absent])
         self.unsaid = 0  # keys of which formulas say nothing at the beginning, as something else says more
         self.trie = trie_of(keys)
 
@@ -86,7 +93,14 @@ class ObjectShapes:
         here = object_atoms(self._schema, formula, path)
         if len(asked) > 1 or path:  # alternatives may be out
             asked = [node for node in asked if not here.keys().isdisjoint(self._walks.atoms(node))]
-        key = tuple(asked), bool(path), frozenset(here)
+        parts = self._schema.innermost(formula, path)
+        is_strict = (
+            bool(path)
+            or any(type(atom) is MembersAtLeast for atom in here)
+            or any(_fails(False, part) for part in parts)
+        )
+        absent = frozenset().union(*[_absent(bool(path), part) for part in parts])
+        key = tuple(asked), is_strict, absent, bool(path), frozenset(here)
         found = self._known.get(key)
         if found is None:
             mentions = self._walks.mentions(asked, is_conjunction=not path)
@@ -98,10 +112,10 @@ class ObjectShapes:
                 for atom in mentions
             )
             members = tuple([atom for atom in mentions if isinstance(atom, Members)])
-            made = ObjectShape(keys, members, told, self._ascii)
+            made = ObjectShape(keys, members, told, is_strict, absent, self._ascii)
             made.unsaid = made.all_keys & ~made.said_by(here)
-            # one object for equal shapes
-            found = self._known[key] = self._known.setdefault((keys, members, told, made.unsaid), made)
+            equal = keys, members, told, is_strict, absent, made.unsaid
+            found = self._known[key] = self._known.setdefault(equal, made)
         return found
 
     def _few(self, keys: tuple[str, ...], mentions: Sequence[Node]) -> list[str]:
@@ -129,6 +143,26 @@ class ObjectShapes:
         _, patterns, rest = members.args
         is_any = schema.is_any(rest)
         return [source for source, node in patterns if not (is_any and schema.is_any(node))]
+
+
+@kept
+def _fails(in_gate: bool, formula: Formula) -> bool:
+    """Return whether a formula asks that some member fail what Members say. in_gate: it is of a branch of a gate."""
+    if formula.atom is not None:
+        return isinstance(formula.atom, Members) and (in_gate or formula.kind is Kind.NOT)
+    return any(_fails(in_gate or formula.kind in _GATES, part) for part in formula.parts)
+
+
+@kept
+def _absent(is_negated: bool, formula: Formula) -> frozenset[str]:
+    """Return the keys that a formula may ask not to come. is_negated: it may be asked not to hold."""
+    atom = formula.atom
+    if atom is not None:
+        return frozenset([atom.key] if type(atom) is Has and (is_negated or formula.kind is Kind.NOT) else ())
+    return frozenset().union(*[_absent(is_negated or formula.kind in _GATES, part) for part in formula.parts])
+
+
+_GATES = (Kind.ONE_OF, Kind.NOT_ONE_OF)
 
 
 def object_atoms(schema: SchemaFormulas, formula: Formula, path: Path) -> dict[Any, None]:

@@ -32,6 +32,7 @@ from ..json_schema.algebra import (
     Node,
     Unique,
 )
+from ..json_schema.key_sets import places_of
 from ..json_schema.layout import Layout
 from .counted_members import Said, check_counts, without_counts
 from .item_steps import asked_of_item, by_item
@@ -49,12 +50,12 @@ WORDS = {NULL: "null", FALSE: "false", TRUE: "true"}
 class Choices(NamedTuple):
     """The keys that may come next in an object, before it is known whether anything is left then.
 
-    declared: by place, what is asked of the object if the keys before it do not come, and the foreign keys then.
+    declared: by place, what is asked of the object if the keys before it do not come, and the foreign keys then; and
+    the place that a foreign key leads back to.
     """
 
-    declared: dict[int, tuple[Formula, int]]
+    declared: dict[int, tuple[Formula, int, int]]
     others: Formula  # what is left of the frame when the member of an undeclared key begins
-    foreign: int  # the keys that are read as undeclared ones are
 
 
 class OpenValues:
@@ -280,24 +281,30 @@ class OpenValues:
         assert type(last) is Object or type(last) is Key
         shape, start, foreign = last.shape, last.place, last.foreign
         assert not isinstance(shape, tuple)
-        declared: dict[int, tuple[Formula, int]] = {}
+        declared: dict[int, tuple[Formula, int, int]] = {}
         nothing = self.schema.nothing
         if self._any_order:  # `place` has the keys that came
-            declared = {place: (left, 0) for place in range(shape.end) if not start >> place & 1}
-            return Choices(declared, self._others(left, levels), 0)
+            declared = {place: (left, 0, 0) for place in range(shape.end) if not start >> place & 1}
+            return Choices(declared, self._others(left, levels))
+        foreign = self._foreign(shape, start, left, path, foreign)
+        others = self._others(left, levels)
+        declared = dict.fromkeys(places_of(foreign), (left, foreign, start))
+        back = start
         while True:
             required = self._required(left, path, shape, start)
             stop = shape.end if required < 0 else required + 1
             for place in range(start, stop):
-                if not foreign >> place & 1:
-                    declared[place] = left, foreign
+                declared.setdefault(place, (left, foreign, back))
             if required < 0:
-                return Choices(declared, self._others(left, levels), foreign)
+                return Choices(declared, others)
             left = self._members.without(left, path, shape, required)
             if left is nothing:
-                return Choices(declared, nothing, foreign)
+                return Choices(declared, others)
             start = stop
+            back = start if shape.absent >> required & 1 else back
             foreign = self._foreign(shape, start, left, path, foreign)
+            for place in places_of(foreign):
+                declared.setdefault(place, (left, foreign, back))
 
     def _others(self, left: Formula, levels: Levels) -> Formula:
         """Return what is left when the member of an undeclared key begins."""
@@ -306,9 +313,12 @@ class OpenValues:
         if others is not self.schema.nothing:
             try:
                 for part in self.schema.innermost(left, path):
-                    self.check_counts(0, Frame(part, self._before_others(levels)[-1:]))
+                    last = levels[-1]
+                    assert isinstance(last, Object)
+                    self.check_counts(0, Frame(part, (Object(last.shape, last.place, last.foreign, "k"),)))
             except SchemaError:
-                if self.can_end(Frame(without_counts(self.schema, left, path), self._before_others(levels))):
+                any_others = self._without_has(without_counts(self.schema, left, path), path)
+                if self.can_end(Frame(any_others, self._before_others(levels))):
                     if not self._is_reading:
                         raise
                     self._left_out += 1  # a text gets no error in its middle: such a key does not come
@@ -333,6 +343,14 @@ class OpenValues:
         assert not isinstance(shape, tuple)
         return (*levels[:-1], Object(shape, shape.all_keys if self._any_order else shape.end, 0, "k"))
 
+    def _without_has(self, formula: Formula, path: Path) -> Formula:
+        """Return a formula without the keys that it asks for."""
+
+        def of_literal(literal: Formula) -> Formula:
+            return self.schema.everything if type(literal.atom) is Has else literal
+
+        return self.schema.step(formula, path, "without all", of_literal)
+
     def _required(self, formula: Formula, path: Path, shape: ObjectShape, start: int) -> int:
         """Return the first place from `start` on whose key a formula asks for, -1 for none."""
         atoms = object_atoms(self.schema, formula, path)
@@ -353,14 +371,12 @@ class OpenValues:
         return [last.shape.place[p.atom.key] for p in parts if p.kind is Kind.ATOM and type(p.atom) is Has]
 
     def _foreign(self, shape: ObjectShape, place: int, formula: Formula, path: Path, foreign: int) -> int:
-        """Return the foreign keys, and those from a place on of which nothing that is left says anything."""
-        if place >= shape.end or shape.is_told:
-            return foreign
-        atoms = object_atoms(self.schema, formula, path)
-        if not atoms:
-            return foreign
-        unsaid = shape.all_keys & ~shape.said_by(atoms) & ~shape.unsaid
-        return foreign | unsaid >> place << place
+        """Return the foreign keys, and those of which nothing that is left says anything.
+
+        See `json_schema.member_derivatives` for those whose place is behind.
+        """
+        unsaid = shape.all_keys & ~shape.said_by(object_atoms(self.schema, formula, path)) & ~shape.unsaid
+        return foreign | unsaid & (shape.declared | -1 << place)
 
     def with_key(self, frame: Frame, place: int) -> Frame | None:
         """Return the frame behind a declared key; None where it may not come."""
@@ -372,15 +388,18 @@ class OpenValues:
         assert type(last) is Object or type(last) is Key
         shape = last.shape
         assert not isinstance(shape, tuple)
-        left, foreign = choice
+        left, foreign, back = choice
+        if foreign >> place & 1:
+            other = Frame(self._members.by_other(left, path), (*levels[:-1], OtherKey(shape, back, foreign)))
+            for character in shape.keys[place]:
+                if other.formula.is_open:
+                    other = self.read(other, character)
+            return self.key_ended(other)
         left = self._members.by_key(left, path, shape, place)
         if left is self.schema.nothing:
             return None
         asked = self._members.asked_of(shape, shape.keys[place])
-        if self._any_order:
-            here = Object(shape, last.place | 1 << place, 0, "a")
-        else:
-            here = Object(shape, place + 1, self._foreign(shape, place + 1, left, path, foreign), "a")
+        here = Object(shape, last.place | 1 << place if self._any_order else place + 1, foreign, "a")
         return Frame(left, (*levels[:-1], here, self._colon(asked)))
 
     def asked_by(self, said: Said, key: str) -> tuple[Node, ...] | None:
@@ -447,7 +466,7 @@ class OpenValues:
             return Frame(formula, (*levels[:-1], last._replace(branch=branch, other=other)))
         if other is self.schema.nothing:
             return None
-        return Frame(other, (*levels[:-1], OtherKey(last.shape, last.place, self.foreign(frame))))
+        return Frame(other, (*levels[:-1], OtherKey(last.shape, last.place, last.foreign)))
 
     def other_read(self, frame: Frame, character: str) -> Formula:
         """Return the formula for an undeclared key behind a character of a key that may become a declared one."""
@@ -461,7 +480,7 @@ class OpenValues:
         last = frame.levels[-1]
         if type(last) is Key:
             place = last.branch.key
-            if place >= 0 and not self.foreign(frame) >> place & 1:
+            if place >= 0:
                 return self.with_key(frame_before(frame), place)
             frame = self.other_begun(frame)
         schema = self.schema
@@ -474,22 +493,16 @@ class OpenValues:
         """Return the frame in which a key that may become a declared one is read as an undeclared one."""
         last = frame.levels[-1]
         assert type(last) is Key
-        return Frame(last.other, (*frame.levels[:-1], OtherKey(last.shape, last.place, self.foreign(frame))))
-
-    def foreign(self, frame: Frame) -> int:
-        """Return the declared keys that are read as undeclared ones are where a key has begun, a bit each."""
-        return self.choices(frame_before(frame)).foreign
+        return Frame(last.other, (*frame.levels[:-1], OtherKey(last.shape, last.place, last.foreign)))
 
     def key_by_place(self, frame: Frame, place: int) -> Frame | None:
-        """Return the frame behind a declared key that was begun; None where it may not come."""
-        before = frame_before(frame)
-        return None if self.foreign(frame) >> place & 1 else self.with_key(before, place)
+        """Return the frame behind a key of the object's shape that was begun; None where it may not come."""
+        return self.with_key(frame_before(frame), place)
 
     def _behind_key(self, levels: Levels, key: OtherKey) -> Levels:
         shape = key.shape
         asked = self._members.asked_of(shape, None)
-        place = key.place if self._any_order else shape.end
-        return (*levels[:-1], Object(shape, place, key.foreign, "a"), self._colon(asked))
+        return (*levels[:-1], Object(shape, key.place, key.foreign, "a"), self._colon(asked))
 
     def key_spelling(self, frame: Frame) -> Spelling:
         """Return how a key is spelled that may become a declared one."""
@@ -513,13 +526,8 @@ class OpenValues:
         key = frame.formula, path, last.shape
         found = self._has_others.get(key)
         if found is None:
-            schema = self.schema
-
-            def without_has(literal: Formula) -> Formula:
-                return schema.everything if type(literal.atom) is Has else literal
-
-            left = schema.step(frame.formula, path, "without all", without_has)
-            found = self._has_others[key] = self._members.by_other(left, path) is not schema.nothing
+            left = self._without_has(frame.formula, path)
+            found = self._has_others[key] = self._members.by_other(left, path) is not self.schema.nothing
         return found
 
 

@@ -211,15 +211,12 @@ class SchemaRules:
         values, formula, outer = self._values, frame.formula, frame.levels[:-1]
         key = frame.levels[-1]
         assert type(key) is Key
-        foreign, most = values.foreign(frame), MOST_READING if self._is_reading else None
+        most = MOST_READING if self._is_reading else None
         while True:
             before = self._witness.left_out
             begun = values.other_begun(frame)
             other, other_end = self._searched(begun, most), self._searched(values.key_ended(begun), most)
-            behind = [
-                other_end if foreign >> place & 1 else self._searched(values.key_by_place(frame, place), most)
-                for place in block.keys
-            ]
+            behind = [self._searched(values.key_by_place(frame, place), most) for place in block.keys]
             live = block.towards([code != DEAD for code in behind])
             live |= other != DEAD or other_end != DEAD
             if live[0] or self._witness.left_out == before:

@@ -1,4 +1,4 @@
-"""`Memory`: what of a JSON text must be remembered so that arrays of distinct items stay so.
+"""`Memory`: what of a JSON text must be remembered so that items of arrays and keys of objects stay distinct.
 
 It stands beside the state of a machine that reads the text, which knows what JSON is: a memory reads only texts that
 the machine reads too. Memories are not changed, so that sequences share them, and taking tokens back takes no time.
@@ -24,11 +24,15 @@ _LITERALS: dict[bytes, bool | None] = {b"true": True, b"false": False, b"null": 
 
 
 class Rule(Protocol):
-    """What a schema says of one value, as far as distinct items go. Rules are known by their identity."""
+    """What a schema says of one value, as far as distinct items and keys go. Rules are known by their identity."""
 
     @property
     def is_unique(self) -> bool:
         """Whether the items must be distinct if the value is an array."""
+
+    @property
+    def has_distinct_keys(self) -> bool:
+        """Whether no key may come twice if the value is an object."""
 
     def among(self, written: Written) -> Written:
         """Return the values that the next item of an array must not have: what is written, and what must come later."""
@@ -46,8 +50,8 @@ class Rule(Protocol):
 class Level:
     """An open array or object.
 
-    written: the items of an array of distinct items, else None. among: what its next item must not be, or the open one.
-    recorded: whether it stands inside of such an item.
+    written: the items of an array of distinct items, or the keys of an object of distinct keys, else None. among: what
+    its next item or key must not be, or the open one. recorded: whether it stands inside of such an item.
     """
 
     __slots__ = (
@@ -62,9 +66,10 @@ class Level:
         self.earlier: Level | None = None  # before its last value
         self.last: Value = None  # that value, if values are recorded
         self.name: int | str = 0  # and its index or key
-        self.recorded: bool = below is not None and (below.recorded or below.written is not None)
-        self.written: Written | None = EMPTY if is_array and rule is not None and rule.is_unique else None
-        self.among: Written = EMPTY if self.written is None or rule is None else rule.among(EMPTY)
+        self.recorded: bool = below is not None and (below.recorded or below.has_distinct_items)
+        is_distinct = rule is not None and (rule.is_unique if is_array else rule.has_distinct_keys)
+        self.written: Written | None = EMPTY if is_distinct else None
+        self.among: Written = EMPTY if not self.has_distinct_items or rule is None else rule.among(EMPTY)
         around: tuple[Level, ...] = () if below is None else below.uniques
         self.uniques: tuple[Level, ...] = around if self.written is None else (*around, self)
         self.shape: Any = (None if below is None else below.shape, is_array, rule)
@@ -75,7 +80,7 @@ class Level:
     def after(self, value: Value) -> Level | None:
         """Return the level behind one more value; None if it is equal to an earlier item."""
         written = self.written
-        if written is not None:
+        if written is not None and self.is_array:
             if value in self.among:
                 return None
             written = written.plus(value)
@@ -89,10 +94,17 @@ class Level:
             found.earlier, found.last = self, value
             found.name = self.count if self.is_array or self.key is None else self.key
         found.written, found.matching, found.digest = written, None, b""
-        found.among = self.among if written is None or self.rule is None else self.rule.among(written)
+        found.among = self.among
+        if written is not None and self.is_array and self.rule is not None:
+            found.among = self.rule.among(written)
         found.is_idle = self.is_idle
         found.uniques = self.uniques if written is None else (*self.uniques[:-1], found)
         return found
+
+    @property
+    def has_distinct_items(self) -> bool:
+        """Whether it is an array of distinct items."""
+        return self.is_array and self.written is not None
 
     @property
     def name_of_next(self) -> int | str:
@@ -104,12 +116,18 @@ class Level:
         """Whether the last value is not replaced by another one."""
         return self.is_array or (self.rule is not None and self.rule.is_declared(str(self.name)))
 
-    def with_key(self, key: str) -> Level:
-        """Return the level behind a key."""
+    def with_key(self, key: str) -> Level | None:
+        """Return the level behind a key; None if it must not come again."""
         found: Level = object.__new__(Level)
         for name in Level.__slots__:
             setattr(found, name, getattr(self, name))
         found.key, found.digest = key, b""
+        if self.written is not None:
+            content = key.encode("utf-8", "surrogatepass")
+            if content in self.written:
+                return None
+            found.written = found.among = self.written.plus(content)
+            found.uniques = (*self.uniques[:-1], found)
         return found
 
     def code(self) -> bytes:
@@ -163,11 +181,11 @@ class Memory:
 
     @property
     def uniques(self) -> tuple[Level, ...]:
-        """The open arrays of distinct items, the outermost first."""
+        """The open arrays of distinct items and objects of distinct keys, the outermost first."""
         return () if self.level is None else self.level.uniques
 
     def read(self, text: bytes) -> Memory | None:
-        """Return the memory behind more bytes, which the machine reads too; None if two items become equal."""
+        """Return the memory behind more bytes, which the machine reads too; None if two items or keys become equal."""
         level, mode, kept, rule = self.level, self.mode, self.text, self.rule
         at, size = 0, len(text)
         value: Value
@@ -191,6 +209,8 @@ class Memory:
                     if known is not None:
                         key = string_value(kept).decode("utf-8", "surrogatepass")
                         level, rule = level.with_key(key), known.member(key)
+                        if level is None:
+                            return None
                     kept = b""
                     continue
             elif mode == NUMBER:
@@ -267,14 +287,18 @@ class Memory:
         return self._may_repeat
 
     def may_equal(self, unique: Level, among: Written) -> bool:
-        """Return whether the item that is being written in an array, or its next one, may equal one of some values.
+        """Return whether the item or key that is being written, or the next one, may equal one of some values.
 
-        unique: one of `uniques`.
+        unique: one of `uniques`. The next key counts only between the brackets of the object itself.
         """
         level, mode = self.level, self.mode
         assert level is not None
         if not among.size:
             return False
+        if not unique.is_array:
+            if mode == KEY_STRING and level is unique:
+                return bool(among.strings(begun_string(self.text), 1))
+            return level is unique
         if level is unique:
             return self._may_be(among)
         whole = _whole(level, unique, among)
@@ -318,6 +342,8 @@ class Memory:
         if level is None or len(level.uniques) != 1:
             return None
         unique = level.uniques[0]
+        if not unique.is_array:
+            return unique.among if level is unique and self.mode == KEY_STRING else None
         if level is unique:
             return unique.among
         whole = _whole(level, unique, unique.among)
@@ -383,7 +409,7 @@ def _keeps(level: Level | None, mode: int) -> bool:
     """Return whether the text of a value or a key counts."""
     if level is None:
         return False
-    return level.rule is not None if mode == KEY_STRING else level.recorded or level.written is not None
+    return level.rule is not None if mode == KEY_STRING else level.recorded or level.has_distinct_items
 
 
 def is_escaping(text: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""`UniqueItems`: that arrays of a lazy table have distinct items, which a matcher sees to beside the table's states."""
+"""`UniqueItems`: that items and keys are distinct, which a matcher sees to beside the states of a lazy table."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ class _Parts(dict[Any, Any]):
 
 
 class UniqueItems:
-    """Which arrays of a lazy table have distinct items.
+    """Which arrays of a lazy table have distinct items, and which objects distinct keys.
 
     rule: that of the whole text's value. vocabulary: that of the table. refused: the error of a compiler that has
-    nothing but states.
+    nothing but states. keywords: those that are enforced so.
     """
 
-    def __init__(self, rule: Rule, vocabulary: Vocabulary, refused: SchemaError) -> None:
+    def __init__(self, rule: Rule, vocabulary: Vocabulary, refused: SchemaError, keywords: frozenset[str]) -> None:
         self.start: Memory = start(rule)
+        self.keywords = keywords
         self.refused = refused
         self.tokens = vocabulary.tokens
         self._vocabulary = vocabulary
@@ -38,5 +39,5 @@ class UniqueItems:
         return found  # type: ignore[no-any-return]
 
     def accepts(self, tokens: Iterable[int]) -> bool:
-        """Return whether a text that the machine accepts has distinct items where it must; end tokens have no bytes."""
+        """Return whether a text that the machine accepts has distinct items and keys; end tokens have no bytes."""
         return self.start.read(b"".join([self.tokens[token] for token in tokens])) is not None

@@ -61,6 +61,8 @@ class UniqueEnds:
         for i, unique in enumerate(level.uniques):
             if unique is level and mode == AFTER:
                 break
+            if not _is_open(unique, memory):
+                continue
             if i == len(level.uniques) - 1 or memory.may_equal(unique, unique.among):
                 return self._search(place, memory, i)
         return True
@@ -84,7 +86,9 @@ class UniqueEnds:
 
     def is_endless(self, place: Configuration, memory: Memory) -> bool:
         """Return whether each item that is open may become infinitely many, as far as a short search sees."""
-        for i in range(len(memory.uniques)):
+        for i, unique in enumerate(memory.uniques):
+            if not _is_open(unique, memory):
+                continue
             key = self._key(place, memory, i)
             if key is None:
                 return False
@@ -242,6 +246,11 @@ def _all_endless(ways: _Ways, telling: frozenset[int]) -> bool:
 
 
 _BYTES = [bytes([byte]) for byte in range(256)]
+
+
+def _is_open(unique: Level, memory: Memory) -> bool:
+    """Return whether an item of an array is open or may come next, or a key of an object is open."""
+    return unique.is_array or (unique is memory.level and memory.mode == KEY_STRING)
 
 
 def _ended(after: Memory, before: Memory, i: int) -> bool:

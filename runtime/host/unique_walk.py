@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...lazy.unique.memory import AFTER, COLON, KEY_STRING, NUMBER, STRING, VALUE, Level, Memory, is_escaping
+from ...lazy.unique.memory import AFTER, COLON, KEY, KEY_STRING, NUMBER, STRING, VALUE, Level, Memory, is_escaping
 from ...lazy.unique.values import number_value, significant, string_is_whole, string_value
 from ...lazy.unique.written import Written
 from .host_reader import tokens_of
@@ -52,13 +52,12 @@ class UniqueWalk:
     def _find_risky(self, place: Configuration, memory: Memory, mask: NDArray[np.uint32]) -> _Risky:
         items, mode, level = self._items, memory.mode, memory.level
         behind_quotes = mode in (STRING, KEY_STRING)
-        crossing = [
-            token
-            for token in _allowed(items.commas_behind_quotes if behind_quotes else items.commas, mask)
-            if not self._is_harmless(place, memory, token)
-        ]
-        if level is None or not level.uniques or (level.written is not None and mode in _TOLD):
+        commas = _allowed(items.commas_behind_quotes if behind_quotes else items.commas, mask)
+        crossing = [token for token in commas if not self._is_harmless(place, memory, token)]
+        if level is None or not level.uniques or (level.has_distinct_items and mode in _TOLD):
             return _Risky(tuple(crossing), None)
+        if level.written is not None and mode not in (KEY, KEY_STRING, AFTER):  # a key comes behind a comma
+            return _Risky(tuple(crossing), tuple([t for t in commas if not self._is_harmless(place, memory, t, 0)]))
         if mode == STRING and not self._ends.is_free(place):
             return _Risky(tuple(crossing), None)
         others = _allowed(items.quotes, mask) if mode == STRING else tokens_of(mask).tolist()
@@ -84,7 +83,7 @@ class UniqueWalk:
             return after.is_idle and (after.level is memory.level or not has_brackets)
         if len(after.uniques) < len(memory.uniques):
             return False
-        if any(now.count > then.count + ended for now, then in zip(after.uniques, memory.uniques, strict=False)):
+        if any(_size(now) > _size(then) + ended for now, then in zip(after.uniques, memory.uniques, strict=False)):
             return False
         if ended and after.mode == AFTER:  # an item that is not equal to an earlier one
             return True
@@ -98,7 +97,7 @@ class UniqueWalk:
         level = memory.level
         assert level is not None
         written, mode = level.among, memory.mode
-        if level.written is None or mode not in (VALUE, AFTER, STRING, NUMBER):
+        if not level.has_distinct_items or mode not in (VALUE, AFTER, STRING, NUMBER):
             return self._walk(place, memory, None)
         for each in level.uniques[:-1]:
             if memory.may_equal(each, each.among):
@@ -207,6 +206,10 @@ class _Risky(NamedTuple):
 
     crossing: tuple[int, ...]  # that end an item, and after which the next one may be equal or not distinct
     others: tuple[int, ...] | None  # all that may be barred; None if they are many, or found in another way
+
+
+def _size(level: Level) -> int:
+    return 0 if level.written is None else level.written.size
 
 
 def _has_brackets(text: bytes, memory: Memory) -> bool:

@@ -294,7 +294,7 @@ TEXTS = [
         ['{"a": null, "c": null, "f": null}'],
         ['{"a": null, "c": null}', '{"a": null, "a": null, "c": null}', '{"a": null, "c": null, "g": null}'],
     ),
-    (  # when others may come, the last one that is declared is there and no more than one is lacking
+    (  # others may come as no more than one is lacking besides those that are required
         {
             "type": "object",
             "properties": {"a": {}, "b": {}, "z": {}},
@@ -303,8 +303,14 @@ TEXTS = [
             "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
         },
         {},
-        ['{"a": 1, "b": 1, "z": 1}', '{"b": 1, "z": 1, "q": 1}', '{"a": 1, "z": 1, "q": 1, "q": 1}'],
-        ['{"a": 1, "z": 1}', '{"z": 1, "q": 1, "r": 1}', '{"a": 1, "b": 1, "q": 1}', '{"a": 1, "b": 1}'],
+        ['{"a": 1, "b": 1, "z": 1}', '{"b": 1, "z": 1, "q": 1}', '{"q": 1, "a": 1, "q": 2, "z": 1}'],
+        [
+            '{"a": 1, "z": 1}',
+            '{"q": 1, "q": 1, "z": 1}',
+            '{"z": 1, "q": 1, "r": 1}',
+            '{"a": 1, "b": 1, "q": 1}',
+            '{"a": 1, "b": 1}',
+        ],
     ),
     (  # behind which anything may come, that is any character that begins with the same byte too
         {"type": "string", "pattern": "^[À-ÿ]"},
@@ -312,15 +318,23 @@ TEXTS = [
         ['"é"', '"éa"', '"Àé"', '"ÿ\\n"', '"é\\u00e9"'],
         ['""', '"a"', '"aé"', '"あ"', b'"\xc3"', b'"\xc3\xa9\xc3"'],
     ),
-    # keys come in the order of the schema, others after them, and none that is declared comes twice in any spelling
+    # keys come in the order of the schema, others anywhere, and none that is declared comes twice in any spelling
     (
         OPEN,
         {},
-        ['{"a": null, "ab": null, "b": 1}', '{"ab": null}', "{}", '{"x": 1, "x": 2}', '{"": 1}', '{"abc": 1}'],
+        [
+            '{"a": null, "ab": null, "b": 1}',
+            '{"b": 1, "a": null, "c": 1, "ab": null}',
+            '{"ab": null}',
+            "{}",
+            '{"x": 1, "x": 2}',
+            '{"": 1}',
+            '{"abc": 1}',
+        ],
         [
             '{"a": 1}',
             '{"ab": null, "a": null}',
-            '{"b": 1, "a": null}',
+            '{"a": null, "b": 1, "a": null}',
             '{"a": null, "a": null}',
             '{"\\u0061": 1}',
             '{"a\\u0062": 1}',
@@ -390,8 +404,8 @@ TEXTS = [
     (
         {"required": ["b", "a"]},
         {},
-        ['{"b": 1, "a": 2, "c": 3}'],
-        ['{"a": 2, "b": 1}', '{"c": 3, "b": 1, "a": 2}', '{"b": 1}'],
+        ['{"b": 1, "a": 2, "c": 3}', '{"c": 3, "b": 1, "d": 3, "a": 2}'],
+        ['{"a": 2, "b": 1}', '{"c": 3, "a": 2, "b": 1}', '{"b": 1}'],
     ),
     # strings that exclude what must be escaped
     ({"pattern": '^[^"]*$'}, {}, ['"a\\\\\\n"'], ['"\\""', '"\\u0022"']),
