@@ -59,10 +59,10 @@ class Outcome:
         """Whether both refuse the schema or none does.
 
         But a budget of the table may be too small, and it refuses counts of members that no text asks for. A matcher
-        sees to distinct items beside either.
+        sees to distinct items and to distinct keys beside either.
         """
         theirs, mine = self.refusals
-        if theirs is None and getattr(mine, "keyword", "") == "uniqueItems":
+        if theirs is None and getattr(mine, "keyword", "") in ("uniqueItems", "minProperties", "maxProperties"):
             return True
         if isinstance(theirs, mw.errors.BudgetError) or (theirs is None) == (mine is None):
             return True
