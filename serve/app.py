@@ -18,7 +18,7 @@ from .playground_api import Playground, routes
 from .refusals import Refused
 from .requests import ChatRequest, CompletionRequest
 from .service import Answer, Plan, Service
-from .web import GoneError, new_app, unless_gone
+from .web import OBJECT, GoneError, errors, new_app, unless_gone
 
 WARNING = "X-Maskwright-Warning"
 _MOST_WARNED = 500  # characters of a warning
@@ -52,11 +52,11 @@ def create_app(
     }  # fmt: skip
     app = new_app(service, [model], lifespan, api_keys=api_keys, log_requests=log_requests)
 
-    @app.post("/v1/chat/completions", response_class=JSON)
+    @app.post("/v1/chat/completions", response_model=OBJECT, responses=errors(400, 404, 413, 429, 500, 503))
     async def chat_completions(asked: ChatRequest, request: Request) -> Response:
         return await _answer(service, asked, request)
 
-    @app.post("/v1/completions", response_class=JSON)
+    @app.post("/v1/completions", response_model=OBJECT, responses=errors(400, 404, 413, 429, 500, 503))
     async def completions(asked: CompletionRequest, request: Request) -> Response:
         return await _answer(service, asked, request)
 

@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Receive
@@ -28,6 +29,21 @@ T = TypeVar("T")
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 _SHOWN = 3  # faults of one request in a message
+
+
+OBJECT = dict[str, Any]
+"""How the description of the API calls an answer whose fields it does not list."""
+
+
+class Error(BaseModel):
+    """An error, in the shape of OpenAI's API."""
+
+    error: dict[str, Any]
+
+
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return what the description of the API says of a route's errors."""
+    return {status: {"model": Error} for status in statuses}
 
 
 class Served(Protocol):
@@ -67,25 +83,25 @@ def new_app(
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _unforeseen)
 
-    @app.get("/v1/models", response_class=JSON)
+    @app.get("/v1/models", response_model=OBJECT)
     async def all_models() -> Response:
         return JSON({"object": "list", "data": list(models)})
 
-    @app.get("/v1/models/{name:path}", response_class=JSON)
+    @app.get("/v1/models/{name:path}", response_model=OBJECT, responses=errors(404))
     async def one_model(name: str) -> Response:
         found = next((model for model in models if model["id"] == name), None)
         if found is None:
             raise Refused(f"there is no model {name!r} here", status=404, param="model", code="model_not_found")
         return JSON(found)
 
-    @app.get("/health", response_class=JSON)
+    @app.get("/health", response_model=OBJECT, responses=errors(503))
     async def health() -> Response:
         fault = service.fault
         return JSON(
             {"status": "ok"} if fault is None else {"status": "failed", "error": fault}, 200 if fault is None else 503
         )
 
-    @app.get("/ready", response_class=JSON)
+    @app.get("/ready", response_model=OBJECT, responses=errors(503))
     async def ready() -> Response:
         why = (
             service.fault if service.fault is not None

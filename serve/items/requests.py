@@ -115,9 +115,3 @@ class Acknowledged(BaseModel):
     epoch: int
     put: int
     deleted: int
-
-
-class Error(BaseModel):
-    """An error, in the shape of OpenAI's API."""
-
-    error: dict[str, Any]

@@ -7,7 +7,6 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 from fastapi import FastAPI, Request
 from pydantic import ValidationError
@@ -18,16 +17,14 @@ from ...errors import SchemaError
 from .. import playground_api
 from ..middleware import JSON
 from ..refusals import Refused
-from ..web import GoneError, new_app, unless_gone
-from .requests import Acknowledged, Error, Item, Line, RetrieveAnswer, RetrieveRequest
+from ..web import OBJECT, GoneError, errors, new_app, unless_gone
+from .requests import Acknowledged, Item, Line, RetrieveAnswer, RetrieveRequest
 from .service import ItemService
 
 MOST_LINES = 10_000
 """Most lines of one bulk update."""
 
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Error} for status in (400, 401, 404, 409, 413, 429, 500, 503, 504)
-}
+_ERRORS = errors(400, 401, 404, 409, 413, 429, 500, 503, 504)
 _BULK = {
     "requestBody": {
         "required": True,
@@ -79,13 +76,13 @@ def create_app(
             request.scope["maskwright"] = "disconnected"
             return Response(status_code=499)
 
-    @app.get("/v1/catalogues", responses=_ERRORS)
+    @app.get("/v1/catalogues", response_model=OBJECT, responses=_ERRORS)
     async def catalogues() -> Response:
         """Return the state of all catalogues."""
         found = await asyncio.to_thread(lambda: [service.about(shop) for shop in service.shops.values()])
         return JSON({"object": "list", "data": found})
 
-    @app.get("/v1/catalogues/{catalogue}", responses=_ERRORS)
+    @app.get("/v1/catalogues/{catalogue}", response_model=OBJECT, responses=_ERRORS)
     async def one_catalogue(catalogue: str) -> Response:
         """Return the state of a catalogue."""
         return JSON(await asyncio.to_thread(service.about, service.shop(catalogue)))
@@ -98,7 +95,7 @@ def create_app(
         lines = await asyncio.to_thread(_lines, await request.body())
         return JSON(await service.update(shop, lines))
 
-    @app.get("/v1/catalogues/{catalogue}/items/{item:path}", responses=_ERRORS)
+    @app.get("/v1/catalogues/{catalogue}/items/{item:path}", response_model=OBJECT, responses=_ERRORS)
     async def one_item(catalogue: str, item: str) -> Response:
         """Return an item as it is now."""
         return JSON(await asyncio.to_thread(service.item, service.shop(catalogue), item))

@@ -464,6 +464,34 @@ def test_metrics_and_probes(service):
     assert httpx.get(f"{service.url}/v1/models").json()["data"][0]["id"] == example.NAME
 
 
+def test_answers_are_as_the_description_of_the_api_says(service):
+    jsonschema = pytest.importorskip("jsonschema")
+    described = httpx.get(f"{service.url}/openapi.json").json()
+    base = "/v1/catalogues/example/items"
+    for method, path, route, body in (
+        ("POST", "/v1/retrieve", "/v1/retrieve", {"history": ["hat-1", "never"], "columns": "all", "limit": 2}),
+        ("POST", "/v1/retrieve", "/v1/retrieve", {"history": []}),
+        ("GET", "/v1/catalogues", "/v1/catalogues", None),
+        ("GET", "/v1/catalogues/example", "/v1/catalogues/{catalogue}", None),
+        ("GET", "/v1/catalogues/other", "/v1/catalogues/{catalogue}", None),
+        ("PUT", f"{base}/told", "/v1/catalogues/{catalogue}/items/{item}", {"sid": [1, 2, 3]}),
+        ("GET", f"{base}/told", "/v1/catalogues/{catalogue}/items/{item}", None),
+        ("DELETE", f"{base}/told", "/v1/catalogues/{catalogue}/items/{item}", None),
+        ("DELETE", f"{base}/told", "/v1/catalogues/{catalogue}/items/{item}", None),
+        ("POST", base, "/v1/catalogues/{catalogue}/items", {"id": "hat-1", "columns": {"price": 5}}),
+        ("POST", base, "/v1/catalogues/{catalogue}/items", {"id": 5}),
+        ("GET", "/v1/models", "/v1/models", None),
+        ("GET", "/v1/models/other", "/v1/models/{name}", None),
+        ("GET", "/health", "/health", None),
+        ("GET", "/ready", "/ready", None),
+    ):
+        answer = httpx.request(method, service.url + path, **({} if body is None else {"json": body}))
+        told = described["paths"][route][method.lower()]["responses"][str(answer.status_code)]
+        schema = {**told["content"]["application/json"]["schema"], "components": described["components"]}
+        assert schema.get("type") != "string", route
+        jsonschema.validate(answer.json(), schema)
+
+
 def test_keys_are_those_of_the_text_server(tmp_path):
     with items_served(tmp_path, api_keys=("secret",)) as service:
         assert ask(service, history=["hat-1"]).status_code == 401
