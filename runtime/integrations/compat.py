@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 try:
-    from transformers.cache_utils import EncoderDecoderCache
+    from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer, EncoderDecoderCache
     from transformers.generation import logits_process as logits_process
     from transformers.generation import stopping_criteria as stopping_criteria
     from transformers.generation.utils import (
@@ -167,6 +167,12 @@ def reorder_cache(model: object, model_kwargs: dict[str, Any], index: Tensor, *,
 def keeps_state_apart(model: object) -> bool:
     """Return whether a model keeps what it has read in other places than keys and values."""
     return bool(getattr(model, "_is_stateful", False)) or hasattr(model, "_reorder_cache")
+
+
+def kinds_of_state(model: Model) -> set[type]:
+    """Return the kinds of layers of a model's cache that hold anything but keys and values."""
+    layers = DynamicCache(config=model.config.get_text_config(decoder=True)).layers
+    return {type(layer) for layer in layers} - {DynamicLayer, DynamicSlidingWindowLayer}
 
 
 def keeps_state_in_modules(model: Model) -> bool:

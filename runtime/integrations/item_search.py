@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from ...errors import ConstraintError, VocabularyMismatchError
 from ...table.sid_filter import SidFilter
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 Table = TransitionTable | SortedMatrix | Snapshot
 AnyFilter = SidFilter | LiveFilter
 
-_OF_KEYS_AND_VALUES = {DynamicLayer, DynamicSlidingWindowLayer}
 _COLLECT = 8  # steps after which keys and values of beams that were given up are removed
 
 
@@ -102,18 +100,28 @@ class Placed:
 
 
 class ItemSearch:
-    """Beam search for items over a model of transformers, in batches of requests that differ in all but the model.
+    """Beam search for items over a model of transformers, for batches of requests that share nothing but the model.
 
-    Each request finds what `beam_search` finds for it alone. Attributes:
-        model: The model, in evaluation mode.
-        shares_prompts: Whether the beams of a request share its prompt's keys and values, as in `tree_beam_search`;
-            else, as of encoder-decoders and sliding windows, each has a copy.
+    Each request finds what `beam_search` finds for it alone. All methods may be called from any thread.
+
+    Attributes:
+        model: The model.
+        shares_prompts: Whether the beams of a request share its prompt's keys and values, as in `tree_beam_search`.
+            Else, as of encoder-decoders and sliding windows, each beam has a cache of its own.
+
+    Examples:
+        >>> search = ItemSearch(model)  # doctest: +SKIP
+        >>> found = search.search(search.place(catalogue.table), [Query([5, 7], beams=50)])  # doctest: +SKIP
+        >>> catalogue.ranked(found[0])  # doctest: +SKIP
+        [("item-7", -3.1), ("item-2", -3.4)]
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        """Take a model of transformers that writes tokens.
+        """Take a model that `generate` of transformers runs, in evaluation mode.
 
-        Raises TypeError for another, ValueError for one that is being trained.
+        Raises:
+            TypeError: This is no model of transformers that writes tokens.
+            ValueError: The model is in training mode.
         """
         self.model: Model = model
         self.shares_prompts = True
@@ -124,15 +132,13 @@ class ItemSearch:
         if model.training:
             raise ValueError("the model is in training mode, in which it drops out at random: call model.eval()")
         of = cast(Any, model)
-        config = of.config
-        decoder = config.get_text_config(decoder=True)
-        in_cache = {type(layer) for layer in DynamicCache(config=decoder).layers} - _OF_KEYS_AND_VALUES
-        stateful = compat.keeps_state_apart(model)
-        # else what it has read is nowhere that beams can be followed, and it reads all anew at each step
+        decoder = of.config.get_text_config(decoder=True)
+        in_cache, stateful = compat.kinds_of_state(model), compat.keeps_state_apart(model)
+        # a state elsewhere cannot follow beams: such a model reads all tokens anew at each step
         self._caches = (bool(in_cache) or not stateful) and not compat.keeps_state_in_modules(model)
         # "eager" attention takes the softmax in 32 bits, in which what hides padding of 64 bits is NaN
         rounds = model.dtype == torch.float64 and decoder._attn_implementation == "eager"
-        self._pads = config.is_encoder_decoder or not (stateful or in_cache or rounds or changing_rope(decoder))
+        self._pads = of.config.is_encoder_decoder or not (stateful or in_cache or rounds or changing_rope(decoder))
         self._room: int | None = getattr(decoder, "max_position_embeddings", None)
         self._read = of.get_input_embeddings().weight.shape[0]  # tokens that it knows, and that it writes
         head = of.get_output_embeddings()
@@ -142,10 +148,19 @@ class ItemSearch:
         self._last: Placed | None = None
 
     def place(self, table: Table) -> Placed:
-        """Return a catalogue's `table` on the model's device, to be searched as often as it stays.
+        """Return a table on the model's device, for any number of searches.
 
-        A later version of a catalogue that lives takes the base of the last one that was placed, which is not copied.
-        Raises TypeError for what is no table of a catalogue; VocabularyMismatchError if the model has fewer tokens.
+        A later version of the catalogue that was placed last takes over its base, so that only changes are copied.
+
+        Args:
+            table: That of a `Catalogue`.
+
+        Returns:
+            What `search` takes. Searches that run keep the version that they began with.
+
+        Raises:
+            TypeError: This is no table of a catalogue.
+            VocabularyMismatchError: The catalogue has tokens that the model does not write.
         """
         if not isinstance(table, TransitionTable | SortedMatrix | Snapshot) or table.max_length is None:
             raise TypeError(f"table must be that of a Catalogue, not a {type(table).__name__}")
@@ -164,7 +179,12 @@ class ItemSearch:
         return placed
 
     def check(self, placed: Placed, query: Query) -> None:
-        """Raise ValueError for a query that cannot be searched, ConstraintError for a filter of another version."""
+        """Raise an error for a query that cannot be searched.
+
+        Raises:
+            ValueError: There are no beams, or the prompt is empty, too long, or has tokens that the model lacks.
+            ConstraintError: The filter is of another catalogue or version.
+        """
         if query.beams < 1:
             raise ValueError(f"beams must be positive, not {query.beams}")
         prompt = np.asarray(query.prompt)
@@ -172,7 +192,7 @@ class ItemSearch:
             raise ValueError("the prompt must be one token or more, as integers")
         if not 0 <= prompt.min() <= prompt.max() < self._read:
             raise ValueError(f"the tokens of the prompt must be 0 .. {self._read - 1}, those of the model")
-        fed = placed.steps - (placed.table.eos is None)  # the last token is not read any more
+        fed = placed.steps - (placed.table.eos is None)  # the model does not read the last token
         after = 0 if self.model.config.is_encoder_decoder else fed
         if self._room is not None and prompt.size + after > self._room:
             raise ValueError(
@@ -185,10 +205,18 @@ class ItemSearch:
     def search(
         self, placed: Placed, queries: Sequence[Query], stop: Callable[[], Iterable[int]] | None = None
     ) -> list[Found | None]:
-        """Return what each of some queries finds: nothing where its filter keeps nothing, or the model rules all out.
+        """Return what each query finds, which may be nothing: its filter keeps nothing, or the model rules all out.
 
-        stop: asked between steps, returns the queries whose deadline has passed, by their number: they find None.
-        Raises as `check` does, before the model runs.
+        Args:
+            placed: From `place`.
+            queries: The requests.
+            stop: Called between steps. It returns the queries, by number, whose deadline has passed.
+
+        Returns:
+            What each query found, None where its deadline passed before.
+
+        Raises:
+            ValueError, ConstraintError: As of `check`, before the model runs.
         """
         for query in queries:
             self.check(placed, query)
