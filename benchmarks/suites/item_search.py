@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +63,14 @@ def measured(text: int, prompt: int, quick: bool) -> dict[str, Any]:
     offsets = [text + CODES * level for level in range(LEVELS)]
     catalogue = mw.Catalogue.of(codes, np.arange(len(codes)), size, offsets=offsets, kind="matrix")
     torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(
+    model: Any = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
             vocab_size=size, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
             max_position_embeddings=1024, initializer_range=0.2, pad_token_id=0, eos_token_id=None,
         )
-    ).eval()  # fmt: skip
-    ids = torch.from_numpy(rng.integers(0, size, (count, prompt)))
+    )  # fmt: skip
+    model.eval()
+    ids: Any = torch.from_numpy(rng.integers(0, size, (count, prompt)))
     queries = [Query(row, beams) for row in ids.numpy()]
     search = ItemSearch(model)
     placed = search.place(catalogue.table)
@@ -91,7 +93,7 @@ def measured(text: int, prompt: int, quick: bool) -> dict[str, Any]:
         BATCH: (count, lambda: [catalogue.items(each) for each in search.search(placed, queries)]),
         ALONE: (few, lambda: [catalogue.items(search.search(placed, [each])[0]) for each in queries[:few]]),
         **{
-            name: (few, lambda rows=rows, given=given: generate(rows, given))
+            name: (few, partial(generate, rows, given))
             for name, (given, rows) in zip(NAMES, [(g, r) for g in (allowed, ours) for r in (1, few)], strict=True)
         },
     }
@@ -101,7 +103,7 @@ def measured(text: int, prompt: int, quick: bool) -> dict[str, Any]:
     functions = {name: run for name, (_, run) in work.items()}
     times = time_interleaved(functions, 1 if quick else 5, warmup=0, clock=time.process_time)
     each = {name: [1e3 * value / work[name][0] for value in values] for name, values in times.items()}
-    against = {name: spread(np.divide(values, each[BATCH])).median for name, values in each.items()}
+    against = {name: spread(np.divide(values, each[BATCH]).tolist()).median for name, values in each.items()}
     return {
         "tokens": size, "prompt": prompt, "requests": count, "beams": beams,
         "methods": {name: {"ms": spread(values).median, "times": against[name]} for name, values in each.items()},
