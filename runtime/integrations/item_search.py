@@ -37,7 +37,7 @@ AnyFilter = SidFilter | LiveFilter
 _COLLECT = 8  # steps after which keys and values of beams that were given up are removed
 
 
-class _Most(NamedTuple):
+class Most(NamedTuple):
     """What one pass over prompts and their beams holds at most; more go in several passes."""
 
     tokens: int  # of prompts and beams
@@ -47,8 +47,8 @@ class _Most(NamedTuple):
 
 # on two cores, 64 prompts of 512 tokens take a tenth less time in three passes than in one; and where logits do not go
 # beyond 32 MB, to which glibc keeps memory from one step to the next, a quarter less with 33,000 tokens
-_ON_CPU = _Most(24_576, 1024, (32 << 20) // 4)
-_ELSEWHERE = _Most(1 << 17, 1 << 15, 1 << 28)
+_ON_CPU = Most(24_576, 1024, (32 << 20) // 4)
+_ELSEWHERE = Most(1 << 17, 1 << 15, 1 << 28)
 
 
 class Query(NamedTuple):
@@ -108,6 +108,7 @@ class ItemSearch:
         model: The model.
         shares_prompts: Whether the beams of a request share its prompt's keys and values, as in `tree_beam_search`.
             Else, as of encoder-decoders and sliding windows, each beam has a cache of its own.
+        most: What one pass holds at most. Less takes less memory.
 
     Examples:
         >>> search = ItemSearch(model)  # doctest: +SKIP
@@ -143,7 +144,7 @@ class ItemSearch:
         self._read = of.get_input_embeddings().weight.shape[0]  # tokens that it knows, and that it writes
         head = of.get_output_embeddings()
         self._written = self._read if head is None else head.weight.shape[0]
-        self._most = _ON_CPU if model.device.type == "cpu" else _ELSEWHERE
+        self.most = _ON_CPU if model.device.type == "cpu" else _ELSEWHERE
         self._selects = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._last: Placed | None = None
 
@@ -229,7 +230,7 @@ class ItemSearch:
             return late.issuperset(rows)
 
         with torch.inference_mode():
-            for group in self._groups(placed, queries):
+            for group in self.groups(placed, queries):
                 if all_late(group):
                     continue
                 rows = [row for row in group if row not in late]
@@ -241,8 +242,8 @@ class ItemSearch:
                     found[row] = None if row in late else one
         return found
 
-    def _groups(self, placed: Placed, queries: Sequence[Query]) -> Iterator[list[int]]:
-        """Yield queries by their number, those together that are alike: in beams, then in length of the prompt."""
+    def groups(self, placed: Placed, queries: Sequence[Query]) -> Iterator[list[int]]:
+        """Yield the queries of each pass, by number: those together that are alike in beams, then in length."""
         group: list[int] = []
         longest = widest = tokens = 0
         for row in sorted(range(len(queries)), key=lambda i: (queries[i].beams.bit_length(), len(queries[i].prompt))):
@@ -255,7 +256,7 @@ class ItemSearch:
                 logits = count * (most[1] if self._selects else max(most)) * self._written
                 differs = not self._pads and length != longest
                 if differs or any(
-                    x > y for x, y in zip((padded, padded - tokens - own, logits), self._most, strict=True)
+                    x > y for x, y in zip((padded, padded - tokens - own, logits), self.most, strict=True)
                 ):
                     yield group
                     group, longest, widest, tokens = [], 0, 0, 0

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from benchmarks.suites import item_search as bench  # noqa: E402
+from benchmarks.suites import item_search as bench
 
 
 def test_all_methods_find_the_same_items_and_stand_in_the_report(tmp_path, monkeypatch):

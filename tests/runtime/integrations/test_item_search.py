@@ -154,8 +154,8 @@ def test_a_batch_that_goes_through_in_parts_finds_the_same(name, monkeypatch):
     queries = requests(of, 12, most=20, longest=40, seed=2)
     whole = search.search(search.place(of.table), queries)
     for limits in ((1, 0, 1 << 30), (1 << 30, 1 << 30, 1 << 30), (500, 1 << 30, 1 << 30), (1 << 30, 1 << 30, 20_000)):
-        search._most = item_search._Most(*limits)
-        groups = list(search._groups(search.place(of.table), queries))
+        search.most = item_search.Most(*limits)
+        groups = list(search.groups(search.place(of.table), queries))
         assert sorted(row for group in groups for row in group) == list(range(12))
         assert len(groups) == 12 if limits[0] == 1 else len(groups) < 12
         for one, other in zip(search.search(search.place(of.table), queries), whole, strict=True):
@@ -167,10 +167,10 @@ def test_requests_that_are_alike_go_together():
     search = ItemSearch(model("llama"))
     placed = search.place(catalogue("table").table)
     queries = [Query([1] * length, beams) for length in (200, 3) for beams in (1, 60) for _ in range(8)]
-    groups = list(search._groups(placed, queries))
+    groups = list(search.groups(placed, queries))
     assert sorted(map(sorted, groups)) == [list(range(i, i + 8)) for i in (0, 8, 16, 24)]
     recurrent = ItemSearch(model("mamba"))
-    lengths = [[len(queries[row].prompt) for row in group] for group in recurrent._groups(placed, queries)]
+    lengths = [[len(queries[row].prompt) for row in group] for group in recurrent.groups(placed, queries)]
     assert all(len(set(group)) == 1 for group in lengths)
 
 
@@ -243,7 +243,7 @@ def test_what_is_late_finds_none_and_a_search_ends_when_all_are(name):
         assert search.search(placed, queries, lambda: range(4)) == [None] * 4
         assert not runs
         steps = iter([[], [0, 1], [0, 1, 2, 3]])
-        search._most = item_search._Most(1 << 30, 1 << 30, 1 << 30)
+        search.most = item_search.Most(1 << 30, 1 << 30, 1 << 30)
         assert search.search(placed, queries, lambda: next(steps)) == [None] * 4
         assert next(steps, None) is None  # it was asked before the first step, the second, the third, and then ended
     finally:
