@@ -180,6 +180,11 @@ def keeps_state_in_modules(model: Model) -> bool:
     return any(hasattr(module, "_setup_cache") for module in model.modules())
 
 
+def counts_places_from_padding(model: Model) -> bool:
+    """Return whether a model's own places are not those that `generate` gives it, as of RoBERTa."""
+    return any(hasattr(module, "create_position_ids_from_input_ids") for module in model.modules())
+
+
 def beam_output(model: Model, sequences: Tensor, scores: Tensor) -> Any:
     """Return what `generate` returns of a beam search with `return_dict_in_generate`."""
     kind: Any = GenerateBeamEncoderDecoderOutput if model.config.is_encoder_decoder else GenerateBeamDecoderOnlyOutput

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -72,7 +72,6 @@ class Placed:
 
     table: Table
     dev: backend.Placed
-    _all: list[AnyFilter] = field(default_factory=list, repr=False)
 
     @property
     def steps(self) -> int:
@@ -83,20 +82,18 @@ class Placed:
         """Return the table under a filter for each row of a batch; None keeps all."""
         if all(one is None for one in filters):
             return self.dev
-        rows = [self._keep_all() if one is None else one for one in filters]
+        rows = [self._everything if one is None else one for one in filters]
         distinct = list({id(one): one for one in rows}.values())
         numbers = {id(one): number for number, one in enumerate(distinct)}
         return torch_ops.with_filters(self.dev, distinct, [numbers[id(one)] for one in rows])
 
-    def _keep_all(self) -> AnyFilter:
-        if not self._all:
-            table = self.table
-            if isinstance(table, Snapshot) and table.items is not None:
-                self._all.append(table.without_rows(np.empty(0, np.int64)))
-            else:
-                count = table.num_sequences if isinstance(table, Snapshot) else table.num_items
-                self._all.append(table.filter(np.ones(count, np.bool_)))
-        return self._all[0]
+    @cached_property
+    def _everything(self) -> AnyFilter:
+        table = self.table
+        if isinstance(table, Snapshot) and table.items is not None:
+            return table.without_rows(np.empty(0, np.int64))
+        count = table.num_sequences if isinstance(table, Snapshot) else table.num_items
+        return table.filter(np.ones(count, np.bool_))
 
 
 class ItemSearch:
@@ -125,9 +122,9 @@ class ItemSearch:
             ValueError: The model is in training mode.
         """
         self.model: Model = model
-        self.shares_prompts = True
         try:
             check_model(model, "share prompts", "")
+            self.shares_prompts = not compat.counts_places_from_padding(model)
         except ValueError:
             self.shares_prompts = False
         if model.training:

@@ -33,6 +33,13 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen3",
         {**GROUPED, "head_dim": 8, "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
     ),
+    "offset": (  # whose places begin behind its padding's, unless `generate` gives them
+        "Roberta",
+        {
+            "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "is_decoder": True, **SPECIAL,
+        },
+    ),
     "alibi": ("Bloom", {"hidden_size": 32, "n_layer": 2, "n_head": 4, **EAGER}),
     "mamba": ("Mamba", {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, **EAGER}),
     "recurrent": (
@@ -131,7 +138,7 @@ def test_each_request_of_a_batch_finds_what_beam_search_finds_for_it_alone(name,
     assert min(len(each.states) for each in found) < min(query.beams for query in queries[1:])  # a narrow filter
 
 
-@pytest.mark.parametrize("name", ["llama", "sliding", "t5"])
+@pytest.mark.parametrize("name", ["llama", "sliding", "offset", "t5"])
 def test_results_are_those_of_generate(name):
     of = catalogue("table")
     search = ItemSearch(model(name))
