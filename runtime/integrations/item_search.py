@@ -142,7 +142,8 @@ class ItemSearch:
         head = of.get_output_embeddings()
         self._written = self._read if head is None else head.weight.shape[0]
         self.most = _ON_CPU if model.device.type == "cpu" else _ELSEWHERE
-        self._selects = "logits_to_keep" in inspect.signature(model.forward).parameters
+        takes = inspect.signature(model.forward).parameters
+        self._selects = of.config.is_encoder_decoder or "logits_to_keep" in takes  # else it has those of whole prompts
         self._last: Placed | None = None
 
     def place(self, table: Table) -> Placed:
