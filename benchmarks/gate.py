@@ -211,6 +211,15 @@ def _self_draft(results: Any) -> Ratios:
     return out
 
 
+def _item_search(results: Any) -> Ratios:
+    return {
+        f"one batch, {case['prompt']} tokens of {case['tokens']:,}, over {name}": 1 / row["times"]
+        for case in results
+        for name, row in case["methods"].items()
+        if row["times"] != 1
+    }
+
+
 def _cold(results: Any) -> Ratios:
     ours = _seconds(results["second"]["JSON"])
     return {
@@ -229,7 +238,7 @@ READERS: dict[str, Callable[[Any], Ratios]] = {
     "catalogue-filters": _catalogue, "catalogue-live": _catalogue, "catalogue-skew": _catalogue,
     "device-cpu": _device, "device-cuda": _device, "regex": _regex, "json_schema": _json_schema, "grammar": _grammar,
     "serving": _serving, "decode": _decode, "self_draft": _self_draft, "cold": _cold, "engines": _engines,
-    "attack-latency": _attack,
+    "attack-latency": _attack, "item_search": _item_search,
 }  # fmt: skip
 """How to read the ratios of a record, by its name; records of other names have none."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 try:
-    from transformers.cache_utils import EncoderDecoderCache
+    from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer, EncoderDecoderCache
     from transformers.generation import logits_process as logits_process
     from transformers.generation import stopping_criteria as stopping_criteria
     from transformers.generation.utils import (
@@ -169,9 +169,20 @@ def keeps_state_apart(model: object) -> bool:
     return bool(getattr(model, "_is_stateful", False)) or hasattr(model, "_reorder_cache")
 
 
+def kinds_of_state(model: Model) -> set[type]:
+    """Return the kinds of layers of a model's cache that hold anything but keys and values."""
+    layers = DynamicCache(config=model.config.get_text_config(decoder=True)).layers
+    return {type(layer) for layer in layers} - {DynamicLayer, DynamicSlidingWindowLayer}
+
+
 def keeps_state_in_modules(model: Model) -> bool:
     """Return whether modules of a model keep what it has read, where no beam is followed, as RecurrentGemma's do."""
     return any(hasattr(module, "_setup_cache") for module in model.modules())
+
+
+def counts_places_from_padding(model: Model) -> bool:
+    """Return whether a model's own places are not those that `generate` gives it, as of RoBERTa."""
+    return any(hasattr(module, "create_position_ids_from_input_ids") for module in model.modules())
 
 
 def beam_output(model: Model, sequences: Tensor, scores: Tensor) -> Any:

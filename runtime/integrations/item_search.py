@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from ...errors import ConstraintError, VocabularyMismatchError
 from ...table.sid_filter import SidFilter
@@ -35,11 +34,10 @@ if TYPE_CHECKING:
 Table = TransitionTable | SortedMatrix | Snapshot
 AnyFilter = SidFilter | LiveFilter
 
-_OF_KEYS_AND_VALUES = {DynamicLayer, DynamicSlidingWindowLayer}
 _COLLECT = 8  # steps after which keys and values of beams that were given up are removed
 
 
-class _Most(NamedTuple):
+class Most(NamedTuple):
     """What one pass over prompts and their beams holds at most; more go in several passes."""
 
     tokens: int  # of prompts and beams
@@ -49,8 +47,8 @@ class _Most(NamedTuple):
 
 # on two cores, 64 prompts of 512 tokens take a tenth less time in three passes than in one; and where logits do not go
 # beyond 32 MB, to which glibc keeps memory from one step to the next, a quarter less with 33,000 tokens
-_ON_CPU = _Most(24_576, 1024, (32 << 20) // 4)
-_ELSEWHERE = _Most(1 << 17, 1 << 15, 1 << 28)
+_ON_CPU = Most(24_576, 1024, (32 << 20) // 4)
+_ELSEWHERE = Most(1 << 17, 1 << 15, 1 << 28)
 
 
 class Query(NamedTuple):
@@ -74,7 +72,6 @@ class Placed:
 
     table: Table
     dev: backend.Placed
-    _all: list[AnyFilter] = field(default_factory=list, repr=False)
 
     @property
     def steps(self) -> int:
@@ -85,67 +82,82 @@ class Placed:
         """Return the table under a filter for each row of a batch; None keeps all."""
         if all(one is None for one in filters):
             return self.dev
-        rows = [self._keep_all() if one is None else one for one in filters]
+        rows = [self._everything if one is None else one for one in filters]
         distinct = list({id(one): one for one in rows}.values())
         numbers = {id(one): number for number, one in enumerate(distinct)}
         return torch_ops.with_filters(self.dev, distinct, [numbers[id(one)] for one in rows])
 
-    def _keep_all(self) -> AnyFilter:
-        if not self._all:
-            table = self.table
-            if isinstance(table, Snapshot) and table.items is not None:
-                self._all.append(table.without_rows(np.empty(0, np.int64)))
-            else:
-                count = table.num_sequences if isinstance(table, Snapshot) else table.num_items
-                self._all.append(table.filter(np.ones(count, np.bool_)))
-        return self._all[0]
+    @cached_property
+    def _everything(self) -> AnyFilter:
+        table = self.table
+        if isinstance(table, Snapshot) and table.items is not None:
+            return table.without_rows(np.empty(0, np.int64))
+        count = table.num_sequences if isinstance(table, Snapshot) else table.num_items
+        return table.filter(np.ones(count, np.bool_))
 
 
 class ItemSearch:
-    """Beam search for items over a model of transformers, in batches of requests that differ in all but the model.
+    """Beam search for items over a model of transformers, for batches of requests that share nothing but the model.
 
-    Each request finds what `beam_search` finds for it alone. Attributes:
-        model: The model, in evaluation mode.
-        shares_prompts: Whether the beams of a request share its prompt's keys and values, as in `tree_beam_search`;
-            else, as of encoder-decoders and sliding windows, each has a copy.
+    Each request finds what `beam_search` finds for it alone. All methods may be called from any thread.
+
+    Attributes:
+        model: The model.
+        shares_prompts: Whether the beams of a request share its prompt's keys and values, as in `tree_beam_search`.
+            Else, as of encoder-decoders and sliding windows, each beam has a cache of its own.
+        most: What one pass holds at most. Less takes less memory.
+
+    Examples:
+        >>> search = ItemSearch(model)  # doctest: +SKIP
+        >>> found = search.search(search.place(catalogue.table), [Query([5, 7], beams=50)])  # doctest: +SKIP
+        >>> catalogue.ranked(found[0])  # doctest: +SKIP
+        [("item-7", -3.1), ("item-2", -3.4)]
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        """Take a model of transformers that writes tokens.
+        """Take a model that `generate` of transformers runs, in evaluation mode.
 
-        Raises TypeError for another, ValueError for one that is being trained.
+        Raises:
+            TypeError: This is no model of transformers that writes tokens.
+            ValueError: The model is in training mode.
         """
         self.model: Model = model
-        self.shares_prompts = True
         try:
             check_model(model, "share prompts", "")
+            self.shares_prompts = not compat.counts_places_from_padding(model)
         except ValueError:
             self.shares_prompts = False
         if model.training:
             raise ValueError("the model is in training mode, in which it drops out at random: call model.eval()")
         of = cast(Any, model)
-        config = of.config
-        decoder = config.get_text_config(decoder=True)
-        in_cache = {type(layer) for layer in DynamicCache(config=decoder).layers} - _OF_KEYS_AND_VALUES
-        stateful = compat.keeps_state_apart(model)
-        # else what it has read is nowhere that beams can be followed, and it reads all anew at each step
+        decoder = of.config.get_text_config(decoder=True)
+        in_cache, stateful = compat.kinds_of_state(model), compat.keeps_state_apart(model)
+        # a state elsewhere cannot follow beams: such a model reads all tokens anew at each step
         self._caches = (bool(in_cache) or not stateful) and not compat.keeps_state_in_modules(model)
         # "eager" attention takes the softmax in 32 bits, in which what hides padding of 64 bits is NaN
         rounds = model.dtype == torch.float64 and decoder._attn_implementation == "eager"
-        self._pads = config.is_encoder_decoder or not (stateful or in_cache or rounds or changing_rope(decoder))
+        self._pads = of.config.is_encoder_decoder or not (stateful or in_cache or rounds or changing_rope(decoder))
         self._room: int | None = getattr(decoder, "max_position_embeddings", None)
         self._read = of.get_input_embeddings().weight.shape[0]  # tokens that it knows, and that it writes
         head = of.get_output_embeddings()
         self._written = self._read if head is None else head.weight.shape[0]
-        self._most = _ON_CPU if model.device.type == "cpu" else _ELSEWHERE
-        self._selects = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.most = _ON_CPU if model.device.type == "cpu" else _ELSEWHERE
+        takes = inspect.signature(model.forward).parameters
+        self._selects = of.config.is_encoder_decoder or "logits_to_keep" in takes  # else it has those of whole prompts
 
     def place(self, table: Table, before: Placed | None = None) -> Placed:
-        """Return a catalogue's `table` on the model's device, to be searched as often as it stays.
+        """Return a table on the model's device, for any number of searches.
 
-        before: an earlier version of a catalogue that lives, whose base is not copied.
+        Args:
+            table: That of a `Catalogue`.
+            before: What this returned for an earlier version of a catalogue that lives: only changes are copied then.
 
-        Raises TypeError for what is no table of a catalogue; VocabularyMismatchError if the model has fewer tokens.
+        Returns:
+            What `search` takes. Searches that run keep the version that they began with.
+
+        Raises:
+            TypeError: This is no table of a catalogue.
+            VocabularyMismatchError: The catalogue has tokens that the model does not write.
         """
         if not isinstance(table, TransitionTable | SortedMatrix | Snapshot) or table.max_length is None:
             raise TypeError(f"table must be that of a Catalogue, not a {type(table).__name__}")
@@ -160,7 +172,12 @@ class ItemSearch:
         return Placed(table, torch_ops.to_device(table, self.model.device))
 
     def check(self, placed: Placed, query: Query) -> None:
-        """Raise ValueError for a query that cannot be searched, ConstraintError for a filter of another version."""
+        """Raise an error for a query that cannot be searched.
+
+        Raises:
+            ValueError: There are no beams, or the prompt is empty, too long, or has tokens that the model lacks.
+            ConstraintError: The filter is of another catalogue or version.
+        """
         if query.beams < 1:
             raise ValueError(f"beams must be positive, not {query.beams}")
         prompt = np.asarray(query.prompt)
@@ -168,7 +185,7 @@ class ItemSearch:
             raise ValueError("the prompt must be one token or more, as integers")
         if not 0 <= prompt.min() <= prompt.max() < self._read:
             raise ValueError(f"the tokens of the prompt must be 0 .. {self._read - 1}, those of the model")
-        fed = placed.steps - (placed.table.eos is None)  # the last token is not read any more
+        fed = placed.steps - (placed.table.eos is None)  # the model does not read the last token
         after = 0 if self.model.config.is_encoder_decoder else fed
         if self._room is not None and prompt.size + after > self._room:
             raise ValueError(
@@ -181,10 +198,18 @@ class ItemSearch:
     def search(
         self, placed: Placed, queries: Sequence[Query], stop: Callable[[], Iterable[int]] | None = None
     ) -> list[Found | None]:
-        """Return what each of some queries finds: nothing where its filter keeps nothing, or the model rules all out.
+        """Return what each query finds, which may be nothing: its filter keeps nothing, or the model rules all out.
 
-        stop: asked between steps, returns the queries whose deadline has passed, by their number: they find None.
-        Raises as `check` does, before the model runs.
+        Args:
+            placed: From `place`.
+            queries: The requests.
+            stop: Called between steps. It returns the queries, by number, whose deadline has passed.
+
+        Returns:
+            What each query found, None where its deadline passed before.
+
+        Raises:
+            ValueError, ConstraintError: As of `check`, before the model runs.
         """
         for query in queries:
             self.check(placed, query)
@@ -197,7 +222,7 @@ class ItemSearch:
             return late.issuperset(rows)
 
         with torch.inference_mode():
-            for group in self._groups(placed, queries):
+            for group in self.groups(placed, queries):
                 if all_late(group):
                     continue
                 rows = [row for row in group if row not in late]
@@ -209,8 +234,8 @@ class ItemSearch:
                     found[row] = None if row in late else one
         return found
 
-    def _groups(self, placed: Placed, queries: Sequence[Query]) -> Iterator[list[int]]:
-        """Yield queries by their number, those together that are alike: in beams, then in length of the prompt."""
+    def groups(self, placed: Placed, queries: Sequence[Query]) -> Iterator[list[int]]:
+        """Yield the queries of each pass, by number: those together that are alike in beams, then in length."""
         group: list[int] = []
         longest = widest = tokens = 0
         for row in sorted(range(len(queries)), key=lambda i: (queries[i].beams.bit_length(), len(queries[i].prompt))):
@@ -223,7 +248,7 @@ class ItemSearch:
                 logits = count * (most[1] if self._selects else max(most)) * self._written
                 differs = not self._pads and length != longest
                 if differs or any(
-                    x > y for x, y in zip((padded, padded - tokens - own, logits), self._most, strict=True)
+                    x > y for x, y in zip((padded, padded - tokens - own, logits), self.most, strict=True)
                 ):
                     yield group
                     group, longest, widest, tokens = [], 0, 0, 0

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
+from . import compat
 from .tree_beams import CACHE, check_model, penalty
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class TransformersReader:
 
     def __init__(self, model: PreTrainedModel) -> None:
         check_model(model, "read several tokens of each row at once", "Decode with model.generate(..)")
-        if any(hasattr(module, "create_position_ids_from_input_ids") for module in model.modules()):
+        if compat.counts_places_from_padding(model):
             raise ValueError(
                 f"{type(model).__name__} cannot read several tokens of each row at once: it counts positions from its "
                 "padding on. Decode with model.generate(..)"

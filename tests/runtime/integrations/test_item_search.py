@@ -33,6 +33,13 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen3",
         {**GROUPED, "head_dim": 8, "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
     ),
+    "offset": (  # whose places begin behind its padding's, unless `generate` gives them
+        "Roberta",
+        {
+            "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "is_decoder": True, **SPECIAL,
+        },
+    ),
     "alibi": ("Bloom", {"hidden_size": 32, "n_layer": 2, "n_head": 4, **EAGER}),
     "mamba": ("Mamba", {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, **EAGER}),
     "recurrent": (
@@ -131,7 +138,7 @@ def test_each_request_of_a_batch_finds_what_beam_search_finds_for_it_alone(name,
     assert min(len(each.states) for each in found) < min(query.beams for query in queries[1:])  # a narrow filter
 
 
-@pytest.mark.parametrize("name", ["llama", "sliding", "t5"])
+@pytest.mark.parametrize("name", ["llama", "sliding", "offset", "t5"])
 def test_results_are_those_of_generate(name):
     of = catalogue("table")
     search = ItemSearch(model(name))
@@ -154,8 +161,8 @@ def test_a_batch_that_goes_through_in_parts_finds_the_same(name, monkeypatch):
     queries = requests(of, 12, most=20, longest=40, seed=2)
     whole = search.search(search.place(of.table), queries)
     for limits in ((1, 0, 1 << 30), (1 << 30, 1 << 30, 1 << 30), (500, 1 << 30, 1 << 30), (1 << 30, 1 << 30, 20_000)):
-        search._most = item_search._Most(*limits)
-        groups = list(search._groups(search.place(of.table), queries))
+        search.most = item_search.Most(*limits)
+        groups = list(search.groups(search.place(of.table), queries))
         assert sorted(row for group in groups for row in group) == list(range(12))
         assert len(groups) == 12 if limits[0] == 1 else len(groups) < 12
         for one, other in zip(search.search(search.place(of.table), queries), whole, strict=True):
@@ -167,10 +174,10 @@ def test_requests_that_are_alike_go_together():
     search = ItemSearch(model("llama"))
     placed = search.place(catalogue("table").table)
     queries = [Query([1] * length, beams) for length in (200, 3) for beams in (1, 60) for _ in range(8)]
-    groups = list(search._groups(placed, queries))
+    groups = list(search.groups(placed, queries))
     assert sorted(map(sorted, groups)) == [list(range(i, i + 8)) for i in (0, 8, 16, 24)]
     recurrent = ItemSearch(model("mamba"))
-    lengths = [[len(queries[row].prompt) for row in group] for group in recurrent._groups(placed, queries)]
+    lengths = [[len(queries[row].prompt) for row in group] for group in recurrent.groups(placed, queries)]
     assert all(len(set(group)) == 1 for group in lengths)
 
 
@@ -243,7 +250,7 @@ def test_what_is_late_finds_none_and_a_search_ends_when_all_are(name):
         assert search.search(placed, queries, lambda: range(4)) == [None] * 4
         assert not runs
         steps = iter([[], [0, 1], [0, 1, 2, 3]])
-        search._most = item_search._Most(1 << 30, 1 << 30, 1 << 30)
+        search.most = item_search.Most(1 << 30, 1 << 30, 1 << 30)
         assert search.search(placed, queries, lambda: next(steps)) == [None] * 4
         assert next(steps, None) is None  # it was asked before the first step, the second, the third, and then ended
     finally:
