@@ -11,8 +11,10 @@ import maskwright as mw
 from maskwright.errors import NoTableError, SchemaError
 
 ACROSS = [
-    b'{"', b'"a"', b'","', b'":1', b',"a":1', b',"a"', b',"b":2,"c', b'"a":1,"a"', b'"a":1,"b":', b'1,"a', b'1,"', b'},"',
-    b'},"a":', b'}}', b'{"a":', b'{"a":1}', b'"},"', b'","b":"', b'":{"', b'":[1', b'],"a', b'\\u00', b"61", b"ab", b'b":',
+    b'{"', b'"a"', b'","', b'":1', b',"a":1', b',"a"', b',"b":2,"c', b'"a":1,"a"', b'"a":1,"b":', b'1,"a',
+    b'1,"', b'},"',
+    b'},"a":', b'}}', b'{"a":', b'{"a":1}', b'"},"', b'","b":"', b'":{"', b'":[1', b'],"a', b"\\u00", b"61",
+    b"ab", b'b":',
     b'"a', b'a"', b"aa", b'": "', b'", "', b"[{", b"},{",
 ]  # fmt: skip
 VOCAB = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), *ACROSS], eos=0)
@@ -26,7 +28,8 @@ def written(text):
 
 CASES = [
     ({**OPEN, "minProperties": 2}, ['{"x":1,"y":2}', '{"x":1,"y":2,"z":{"a":1,"a":2}}'], [
-        '{"x":1}', '{"x":1,"x":2}', r'{"x":1,"\u0078":2}', '{"x":1,"y":2,"x":1}', r'{"é":1,"\u00e9":2}', r'{"/":1,"\/":1}',
+        '{"x":1}', '{"x":1,"x":2}', r'{"x":1,"\u0078":2}', '{"x":1,"y":2,"x":1}', r'{"é":1,"\u00e9":2}',
+        r'{"/":1,"\/":1}',
     ])
     for OPEN in (OBJECT, {**OBJECT, "properties": {"q": True}}, {**OBJECT, "maxProperties": 3})
 ] + [
@@ -46,7 +49,10 @@ CASES = [
         {"type": "array", "uniqueItems": True, "items": {**OBJECT, "minProperties": 2}},
         ['[{"a":1,"b":2},{"a":2,"b":2}]'], ['[{"a":1,"b":2},{"b":2,"a":1}]', '[{"a":1,"a":2}]'],
     ),
-    ({**OBJECT, "minProperties": 2, "patternProperties": {"^a": {"type": "integer"}}}, ['{"a":1,"ab":2}'], ['{"a":1,"a":2}']),
+    (
+        {**OBJECT, "minProperties": 2, "patternProperties": {"^a": {"type": "integer"}}},
+        ['{"a":1,"ab":2}'], ['{"a":1,"a":2}'],
+    ),
 ]  # fmt: skip
 
 
