@@ -312,9 +312,9 @@ class OpenValues:
         others = self._members.by_other(left, path)
         if others is not self.schema.nothing:
             try:
+                last = levels[-1]
+                assert type(last) is Object or type(last) is Key
                 for part in self.schema.innermost(left, path):
-                    last = levels[-1]
-                    assert isinstance(last, Object)
                     self.check_counts(0, Frame(part, (Object(last.shape, last.place, last.foreign, "k"),)))
             except SchemaError:
                 any_others = self._without_has(without_counts(self.schema, left, path), path)

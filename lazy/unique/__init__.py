@@ -1,1 +1,1 @@
-"""Arrays of distinct items: what a text has written, beside the state of the machine that reads it."""
+"""Arrays of distinct items and objects of distinct keys: what a text has written, beside its state."""

@@ -339,9 +339,12 @@ class Memory:
     def candidates(self) -> Written | None:
         """Return the values that the value that is being written, or the next one, may equal; None if not known."""
         level = self.level
-        if level is None or len(level.uniques) != 1:
+        if level is None:
             return None
-        unique = level.uniques[0]
+        uniques = [each for each in level.uniques if each.is_array or each is level]  # no other key is written here
+        if len(uniques) != 1:
+            return None
+        unique = uniques[0]
         if not unique.is_array:
             return unique.among if level is unique and self.mode == KEY_STRING else None
         if level is unique:

@@ -11,10 +11,10 @@ import maskwright as mw
 from maskwright.errors import NoTableError, SchemaError
 
 ACROSS = [
-    b'{"', b'"a"', b'","', b'":1', b',"a":1', b',"a"', b',"b":2,"c', b'"a":1,"a"', b'"a":1,"b":', b'1,"a', b'1,"',
-    b'},"',
-    b'},"a":', b'}}', b'{"a":', b'{"a":1}', b'"},"', b'","b":"', b'":{"', b'":[1', b'],"a', b'\\u00', b"61", b"ab",
-    b'b":',
+    b'{"', b'"a"', b'","', b'":1', b',"a":1', b',"a"', b',"b":2,"c', b'"a":1,"a"', b'"a":1,"b":', b'1,"a',
+    b'1,"', b'},"',
+    b'},"a":', b'}}', b'{"a":', b'{"a":1}', b'"},"', b'","b":"', b'":{"', b'":[1', b'],"a', b"\\u00", b"61",
+    b"ab", b'b":',
     b'"a', b'a"', b"aa", b'": "', b'", "', b"[{", b"},{",
 ]  # fmt: skip
 VOCAB = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), *ACROSS], eos=0)
@@ -49,8 +49,10 @@ CASES = [
         {"type": "array", "uniqueItems": True, "items": {**OBJECT, "minProperties": 2}},
         ['[{"a":1,"b":2},{"a":2,"b":2}]'], ['[{"a":1,"b":2},{"b":2,"a":1}]', '[{"a":1,"a":2}]'],
     ),
-    ({**OBJECT, "minProperties": 2, "patternProperties": {"^a": {"type": "integer"}}}, ['{"a":1,"ab":2}'],
-    ['{"a":1,"a":2}']),
+    (
+        {**OBJECT, "minProperties": 2, "patternProperties": {"^a": {"type": "integer"}}},
+        ['{"a":1,"ab":2}'], ['{"a":1,"a":2}'],
+    ),
 ]  # fmt: skip
 
 
