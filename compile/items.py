@@ -158,6 +158,8 @@ class Items:
         if removed or not isinstance(self.table, Snapshot) or self.table.items is None:
             return found
         live = self.table.items.live
+        if found and live[np.concatenate(found)].all():  # as most are: 50 ids then take 88 us, not 102
+            return found
         return [rows[live[rows]] for rows in found]
 
     def tokens_of(self, rows: NDArray[np.int64]) -> NDArray[Any]:
