@@ -261,6 +261,10 @@ class ConstraintError(MaskwrightError, ValueError):
         self.pointer = pointer
 
 
+class DeltaFullError(ConstraintError):
+    """A live set or catalogue has no room for more sequences until it is compacted; nothing was changed."""
+
+
 class TableError(MaskwrightError, ValueError):
     """Arrays that do not form a transition table."""
 

@@ -292,8 +292,9 @@ class Catalogue(Items):
             The epoch that shows them.
 
         Raises:
-            ConstraintError: A code has no token, ids or values are of another kind, there is no room for more
-                sequences, or the catalogue is fixed. None was added.
+            ConstraintError: A code has no token, ids or values are of another kind, or the catalogue is fixed. None was
+                added.
+            DeltaFullError: There is no room for more sequences before `compact`. None was added.
         """
         return self._changing.insert(sids, items, columns or {})
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import Advice, ConstraintError
+from ..errors import Advice, ConstraintError, DeltaFullError
 from ..kernels.arrays import Int64Array
 from .base_file import read_base, write_base
 from .delta_rows import crowded, place_rows, splice
@@ -270,7 +270,7 @@ class LiveSids:
                 remedies=[Advice("Give a larger {}, or insert fewer items at once.", ("capacity",))],
             )
         if bounded and self.num_delta + int(added.sum()) > self.capacity:
-            raise ConstraintError(
+            raise DeltaFullError(
                 f"the delta is full: it has {self.num_delta:,} of {self.capacity:,} sequences", remedies=[_COMPACT]
             )
         delta = self._delta
@@ -281,7 +281,7 @@ class LiveSids:
         delta = delta.with_rows(at, new[added], counts[added])
         depth = crowded(delta.rows, at + np.arange(at.size), np.array(self._widths, np.int64)) if bounded else -1
         if depth >= 0:
-            raise ConstraintError(
+            raise DeltaFullError(
                 f"the delta is full at depth {depth}: a prefix would have more than {self._widths[depth]:,} of its "
                 "sequences",
                 remedies=[*[_COMPACT] * bool(self.num_delta), Advice("Give larger {} for this depth.", ("widths",))],

@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...compile.catalogue import Catalogue
+from ...compile.catalogue_file import is_fixed
 from ...compile.found_items import AnyFilter
-from ...errors import ConstraintError, MaskwrightError
+from ...errors import ConstraintError, DeltaFullError, MaskwrightError
 from ...table.snapshot import LiveFilter
 from ..refusals import Refused
 from ..settings import CatalogueSettings
@@ -49,7 +50,8 @@ class Shop:
     def _opened(self) -> Catalogue:
         own = self.settings
         if own.log is None:  # a store that nothing changes
-            return Catalogue.load(own.file).live(capacity=1)
+            fixed = is_fixed(own.file)
+            return Catalogue.load(own.file).live(capacity=1) if fixed else Catalogue.open(own.file, capacity=1)
         if not own.follow:
             own.log.parent.mkdir(parents=True, exist_ok=True)
         return Catalogue.open(own.file, log=own.log, capacity=own.capacity, follow=own.follow)
@@ -166,16 +168,19 @@ class Shop:
             )  # fmt: skip
 
     def _changed_by(self, change: Callable[[Catalogue], int], added: int) -> int:
-        capacity = self.settings.capacity
+        capacity, log = self.settings.capacity, self.settings.log
         if added and self._now.num_added + added > capacity:  # the thread that saves makes room
             self._save_beside()
             if self._saving is not None:
                 self._saving.join()
         try:
-            epoch = change(self._now)
+            try:
+                epoch = change(self._now)
+            except DeltaFullError:  # below one prefix, or for all
+                self._now.compact()
+                epoch = change(self._now)
         finally:
             self._changed = True
-        log = self.settings.log
         if self._now.num_added * 2 > capacity or (log is not None and log.stat().st_size > _LOG_BYTES):
             self._save_beside()
         return epoch

@@ -387,6 +387,18 @@ def test_more_items_than_there_is_room_for_make_the_file_anew(tmp_path):
         assert state(service)["epoch"] == 4
 
 
+def test_many_items_below_one_prefix_are_taken(tmp_path):
+    with items_served(tmp_path) as service:
+        for at in range(32):
+            assert put(service, f"near-{at}", sid=[31, 31, at]).status_code == 200
+        found = ask(service, history=["hat-1"], filter="id == 'near-31'").json()
+        assert [item["sid"] for item in found["items"]] == [[31, 31, 31]]
+        assert put(service, "near-0", sid=[31, 31, 99]).status_code == 400
+        service.held.newest().save(tmp_path / "items.catalogue")
+    with items_served(tmp_path, log=False) as service:  # the file is of a catalogue that lives now
+        assert state(service)["items"] == 1032
+
+
 def test_a_catalogue_without_a_log_takes_no_updates(tmp_path):
     with items_served(tmp_path, log=False) as service:
         assert ask(service, history=["hat-1"]).json()["items"]
