@@ -6,6 +6,7 @@
     │   ├── SchemaError                   a JSON Schema that is malformed, matches nothing or is not supported
     │   ├── GrammarError                  a grammar that is malformed, derives nothing or is not supported, with a caret
     │   ├── NoTableError                  a grammar of which there is no finite table, when something needs arrays
+    │   ├── DeltaFullError                a live set or catalogue without room for what is inserted
     │   └── BudgetError                   a compilation that reached a limit of states, seconds or bytes
     ├── TableError(ValueError)            arrays that do not form a transition table
     │   └── TableFileError                a file that is truncated, foreign, tampered with or of another version
@@ -408,8 +409,8 @@ def _caret(pattern: str, position: int) -> str:
 # ------------------------------------------------------------------------------------------------------------ JSON
 
 _ERRORS = (
-    MaskwrightError, ConstraintError, RegexError, SchemaError, GrammarError, NoTableError, BudgetError, TableError,
-    TableFileError, ArenaError, VocabularyMismatchError, DataError, KernelError, ProcessError,
+    MaskwrightError, ConstraintError, RegexError, SchemaError, GrammarError, NoTableError, BudgetError, DeltaFullError,
+    TableError, TableFileError, ArenaError, VocabularyMismatchError, DataError, KernelError, ProcessError,
     MissingDependencyError,
 )  # fmt: skip
 _REMEDIES: dict[str, Callable[..., Remedy]] = {kind.kind: kind for kind in get_args(Remedy)}

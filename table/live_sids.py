@@ -265,7 +265,7 @@ class LiveSids:
             return places, changes, where, counts, self._delta
         added = ~there
         if bounded and int(added.sum()) > self.capacity:
-            raise ConstraintError(
+            raise DeltaFullError(
                 f"one update has {int(added.sum()):,} new sequences, and the delta has room for {self.capacity:,}",
                 remedies=[Advice("Give a larger {}, or insert fewer items at once.", ("capacity",))],
             )

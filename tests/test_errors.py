@@ -190,6 +190,14 @@ TABLE = {
         "smaller. --any-order takes far more than members in the schema's order",
         "smaller. Members in any order take far more than members in the schema's order",
     ),
+    "a delta without room": (
+        mw.errors.DeltaFullError,
+        lambda v: mw.Catalogue.of([[1, 1]], [1], 4, kind="matrix").live(capacity=1).insert([[1, 2], [2, 2]], [2, 3]),
+        {"pointer": None},
+        "Give a larger capacity, or insert fewer",
+        "or insert fewer",
+        "or insert fewer",
+    ),
     "an argument": (
         mw.errors.ConstraintError,
         lambda v: mw.Vocabulary.from_bytes(BYTES, eos=300),
