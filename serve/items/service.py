@@ -249,7 +249,7 @@ class ItemService:
     def item(self, shop: Shop, name: str) -> dict[str, Any]:
         """Return one item as it is now. Raises Refused."""
         version = shop.newest()
-        each = _id_of(version, name)
+        each = _id_of(shop, name)
         rows = version.rows_of([each])[0]
         if not rows.size:
             raise _no_item(shop, each)
@@ -260,15 +260,13 @@ class ItemService:
     async def put(self, shop: Shop, name: str, item: Item) -> dict[str, Any]:
         """Replace or add an item. Raises Refused."""
         shop.check_changes()
-        line = Line(id=_id_of(shop.newest(), name), sid=item.sid, columns=item.columns)
-        return await self.update(shop, [line])
+        return await self.update(shop, [Line(id=_id_of(shop, name), sid=item.sid, columns=item.columns)])
 
     async def delete(self, shop: Shop, name: str) -> dict[str, Any]:
         """Remove an item. Raises Refused."""
         shop.check_changes()
-        version = shop.newest()
-        each = _id_of(version, name)
-        if not version.rows_of([each])[0].size:
+        each = _id_of(shop, name)
+        if not await asyncio.to_thread(lambda: shop.newest().rows_of([each])[0].size):
             raise _no_item(shop, each)
         return await self.update(shop, [Line(id=each, delete=True)])
 
@@ -434,9 +432,9 @@ def _check_ids(version: Catalogue, ids: Sequence[Any], param: str, **more: Any) 
                 raise Refused("has a lone surrogate, which no UTF-8 spells: remove it", param=param, **more) from None
 
 
-def _id_of(version: Catalogue, name: str) -> int | str:
+def _id_of(shop: Shop, name: str) -> int | str:
     """Return the id that a path names. Raises Refused."""
-    if version.ids.numbers is None:
+    if shop.ids_are_strings:
         return name
     try:
         found = int(name)

@@ -39,6 +39,7 @@ class Shop:
         self.name, self.settings = settings.name, settings
         self.follows, self.lives = settings.follow, settings.log is not None
         self._now = self._opened()
+        self.ids_are_strings = self._now.ids.numbers is None
         self._lock = threading.Lock()
         self._changed = False
         self._kept: OrderedDict[tuple[str, ...], AnyFilter] = OrderedDict()  # of the newest version, by expressions
