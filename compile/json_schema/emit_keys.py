@@ -20,7 +20,7 @@ from .layout import BACKSLASH
 from .skeleton import ObjectAutomaton, ObjectState, Regular, Step
 
 MOST_KEYS = 1024  # of an object whose keys are a trie without rows: each of its sites has an entry for each key
-_MANY = 64  # keys whose automaton is smaller than a trie for each state of the object
+_MANY = 256  # keys whose automaton is smaller than a trie for each state of the object
 
 Behind = Callable[[Step], int]
 """What gives the state behind a key, by the step that the key takes."""
@@ -80,7 +80,7 @@ class KeyEmitter:
             language is None
             and any(state.others for state in states)
             and (
-                len(automaton.keys) > (MOST_KEYS if context.lazy else _MANY)
+                len(automaton.keys) > _MANY
                 or any(has_spellings(key, context.library.layout.ascii) for key in automaton.keys)
             )
         ):

@@ -17,6 +17,8 @@ from tests.compile.schemas.byte_reader import ByteReader
 
 VOCABULARY = mw.Vocabulary.from_bytes([b"", *(bytes([byte]) for byte in range(256))], eos=0)
 _LONGEST = 300
+REMEMBERED = ("uniqueItems", "minProperties", "maxProperties")
+"""Keywords that a matcher sees to beside either reader."""
 _IN_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\(?:u[0-9a-fA-F]{0,3})?$")
 
 
@@ -59,14 +61,14 @@ class Outcome:
         """Whether both refuse the schema or none does.
 
         But a budget of the table may be too small, and it refuses counts of members that no text asks for. A matcher
-        sees to distinct items and to distinct keys beside either.
+        sees to distinct items and keys beside either.
         """
         theirs, mine = self.refusals
-        if theirs is None and getattr(mine, "keyword", "") in ("uniqueItems", "minProperties", "maxProperties"):
+        if theirs is None and getattr(mine, "keyword", "") in REMEMBERED:
             return True
         if isinstance(theirs, mw.errors.BudgetError) or (theirs is None) == (mine is None):
             return True
-        return mine is None and getattr(theirs, "keyword", "") in ("minProperties", "maxProperties")
+        return mine is None and getattr(theirs, "keyword", "") in REMEMBERED
 
     def difference(self, choose: Callable[[set[int], int, bool], int | None]) -> str | None:
         """Return how both differ along a text of chosen bytes; None if they do not.
