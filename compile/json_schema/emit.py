@@ -7,12 +7,13 @@ of its own, which they call. Strings and numbers are always called: most of them
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ...automata.budget import Meter
 from ...automata.pushdown import PushdownMachine
 from ...automata.state_ranges import DEAD, RETURN
 from ...lazy.pushdown.shortest_ends import Anchored
-from .emit_keys import KeyEmitter
+from .emit_keys import Behind, KeyEmitter
 from .emit_scalars import Follow, ScalarEmitter
 from .in_frame import EmitContext
 from .layout import CLOSE_ARRAY, CLOSE_OBJECT, OPEN_ARRAY, OPEN_OBJECT, QUOTE
@@ -176,12 +177,12 @@ class Emitter:
     def _object(self, first: int, automaton: ObjectAutomaton, ends: tuple[int, ...]) -> None:
         """Read an object after its opening brace; ends: codes by label."""
         m = self.machine
-        written = _Object(self, automaton, ends)
+        written = (_Unordered if automaton.any_order else _Object)(self, automaton, ends)
         key, quoted = written.next_key(0)
         if key >= 0:
             m.edge(first, QUOTE, quoted)
             self.context.writer.line(first, key)
-        close = written.states[0].close
+        close = written.close(0)
         if close >= 0:
             m.edge(first, CLOSE_OBJECT, ends[close])
 
@@ -237,31 +238,39 @@ class _Array:
 class _Object:
     """An object, each of whose states is written when a text comes to it. ends: codes by label."""
 
-    __slots__ = ("_after", "_automaton", "_closing", "_emitter", "_ends", "_keys", "_named", "_opened", "states")
+    __slots__ = ("_after", "_automaton", "_closing", "_emitter", "_ends", "_keys", "_named", "_opened")
 
     def __init__(self, emitter: Emitter, automaton: ObjectAutomaton, ends: tuple[int, ...]) -> None:
         self._emitter, self._automaton, self._ends = emitter, automaton, ends
-        self.states: Sequence[ObjectState] = AnyOrder(automaton) if automaton.any_order else automaton.states
         self._after: dict[int, int] = {}  # the state behind a member, by state of the automaton
-        self._named: dict[int, int] = {}  # the state behind a key, by step
+        self._named: dict[Step, int] = {}  # the state behind a key, by step
         self._opened: dict[int, tuple[int, int]] = {}  # the state that reads the next key, and the code of its quote
         self._closing: dict[int, int] = {}
         self._keys = KeyEmitter(emitter.context, emitter.scalars, automaton)
 
+    def close(self, i: int) -> int:
+        """Return the label of an object that ends in a state of the automaton, or -1."""
+        return self._automaton.states[i].close
+
+    def _next(self, i: int) -> tuple[ObjectState, Behind]:
+        """Return a state of the automaton, and the function that gives the states behind its keys."""
+        return self._automaton.states[i], self._behind
+
     def _behind(self, step: Step) -> int:
         """Return the state behind a key."""
-        found = self._named.get(id(step))
+        found = self._named.get(step)
         if found is None:
-            found = self._emitter.later(lambda: self._value(step), self._automaton, step, self._ends)
-            self._named[id(step)] = found
+            found = self._emitter.machine.size
+            write = partial(self._value, found, step)
+            self._named[step] = self._emitter.later(write, self._automaton, step, self._ends)
         return found
 
-    def _value(self, step: Step) -> None:
+    def _value(self, named: int, step: Step) -> None:
         """Write the state behind a key, and the value that comes there."""
         state = self._emitter.machine.state()
         follow = tuple([self._then(j) if j >= 0 else -1 for j in step.following])
         self._emitter.value(state, step.value, follow)
-        self._emitter.context.writer.colon(self._named[id(step)], state)
+        self._emitter.context.writer.colon(named, state)
 
     def _then(self, i: int) -> int:
         """Return the state behind a member, in a state of the automaton."""
@@ -275,7 +284,7 @@ class _Object:
         """Return the state that reads the next key, and the code behind its quote; DEAD if there is none."""
         found = self._opened.get(i)
         if found is None:
-            quoted, site = self._keys.opened(self.states[i], self._behind)
+            quoted, site = self._keys.opened(*self._next(i))
             if quoted == DEAD:
                 found = DEAD, DEAD
             else:
@@ -289,9 +298,45 @@ class _Object:
 
     def _write(self, i: int) -> None:
         """Write the state behind a member."""
-        here, state, emitter = self.states[i], self._after[i], self._emitter
+        state, emitter = self._after[i], self._emitter
         key, _ = self.next_key(i)
         if key >= 0:
             emitter.context.writer.separator(state, key)
-        if here.close >= 0:
-            emitter.closed(state, CLOSE_OBJECT, here.close, self._ends, self._closing)
+        close = self.close(i)
+        if close >= 0:
+            emitter.closed(state, CLOSE_OBJECT, close, self._ends, self._closing)
+
+
+class _Unordered(_Object):
+    """An object whose members come in any order: each set of keys that came has states of its own."""
+
+    __slots__ = ("_states",)
+
+    def __init__(self, emitter: Emitter, automaton: ObjectAutomaton, ends: tuple[int, ...]) -> None:
+        super().__init__(emitter, automaton, ends)
+        self._states = AnyOrder(automaton)
+
+    def close(self, i: int) -> int:
+        """Return the label of an object that ends in a state, or -1."""
+        return self._states.close(i)
+
+    def _next(self, i: int) -> tuple[ObjectState, Behind]:
+        emitter, states = self._emitter, self._states
+        left, came, m = states.left(i, emitter.context.meter), states.came(i), emitter.machine
+        named: dict[Step, int] = {}
+        for j, step in enumerate(left.steps):
+            if step is not None and not came >> j & 1:
+                named[step] = m.later(partial(self._member, m.size, step, came | 1 << j))
+        for step in left.others.values():
+            named[step] = m.later(partial(self._member, m.size, step, came))
+        return left, lambda step: named.get(step, DEAD)
+
+    def _member(self, named: int, step: Step, came: int) -> None:
+        """Write the state behind a key, and the value that comes there. came: the keys that came then."""
+        self._value(named, Step(step.value, self._states.following(step, came)))
+
+    def _then(self, i: int) -> int:
+        found = self._after.get(i)
+        if found is None:
+            found = self._after[i] = self._emitter.machine.later(partial(self._write, i), alone=True)
+        return found
