@@ -56,6 +56,7 @@ class Emitter:
         self.anchors: dict[int, Anchor] = {}  # where the states of a lazy machine that are left for later stand
         # whether the frames suffice for all that the schema may open
         self._fits = depth is not None and height is not None and height <= frames(self.machine, depth)
+        self.is_read = False  # whether texts come to states already
         self._whole()
 
     def _whole(self) -> None:
@@ -73,7 +74,7 @@ class Emitter:
         while left > 0 and (done := m.spread(_AT_ONCE, alone=False)):
             left -= done
             self.context.meter.check(states=m.size, doing=_WRITING)
-        self.context.meter = meter
+        self.context.meter, self.is_read = meter, True
 
     def finish(self) -> None:
         """Write all states that were left for later."""
@@ -111,7 +112,7 @@ class Emitter:
 
         return anchored
 
-    def later(self, write: Callable[[], None], automaton: ContainerAutomaton, at: int | Step, ends: Follow) -> int:
+    def later(self, write: Callable[[int], None], automaton: ContainerAutomaton, at: int | Step, ends: Follow) -> int:
         """Return a new state that is left for later; see `Anchor` for where it stands."""
         state = self.machine.later(write)
         if self.context.lazy:
@@ -156,11 +157,11 @@ class Emitter:
             first = self._fragments.get(id(automaton))
             if first is None:
                 ends = tuple(RETURN - label for label in range(len(follow)))
-                called = self.later(lambda: write(called, ends), automaton, -1, ends)
+                called = self.later(lambda state: write(state, ends), automaton, -1, ends)
                 first = self._fragments[id(automaton)] = called
             m.edge(state, opener, m.call(m.site(follow, False), first))
         else:
-            here = self.later(lambda: write(here, follow), automaton, -1, follow)
+            here = self.later(lambda state: write(state, follow), automaton, -1, follow)
             m.edge(state, opener, here)
 
     def _array(self, first: int, array: ArrayAutomaton, ends: tuple[int, ...]) -> None:
@@ -222,13 +223,13 @@ class _Array:
         """Return the state behind an item, in a state of the automaton."""
         found = self._after.get(i)
         if found is None:
-            found = self._emitter.later(lambda: self._write(i), self._automaton, i, self._ends)
+            found = self._emitter.later(partial(self._write, i), self._automaton, i, self._ends)
             self._after[i] = found
         return found
 
-    def _write(self, i: int) -> None:
+    def _write(self, i: int, state: int) -> None:
         """Write the state behind an item."""
-        here, state, emitter = self._states[i], self._after[i], self._emitter
+        here, emitter = self._states[i], self._emitter
         if here.item is not None:
             emitter.context.writer.separator(state, self.item(i, here.item))
         if here.close >= 0:
@@ -260,12 +261,11 @@ class _Object:
         """Return the state behind a key."""
         found = self._named.get(step)
         if found is None:
-            found = self._emitter.machine.size
-            write = partial(self._value, found, step)
-            self._named[step] = self._emitter.later(write, self._automaton, step, self._ends)
+            found = self._emitter.later(partial(self._value, step), self._automaton, step, self._ends)
+            self._named[step] = found
         return found
 
-    def _value(self, named: int, step: Step) -> None:
+    def _value(self, step: Step, named: int) -> None:
         """Write the state behind a key, and the value that comes there."""
         state = self._emitter.machine.state()
         follow = tuple([self._then(j) if j >= 0 else -1 for j in step.following])
@@ -276,7 +276,7 @@ class _Object:
         """Return the state behind a member, in a state of the automaton."""
         found = self._after.get(i)
         if found is None:
-            found = self._emitter.later(lambda: self._write(i), self._automaton, i, self._ends)
+            found = self._emitter.later(partial(self._write, i), self._automaton, i, self._ends)
             self._after[i] = found
         return found
 
@@ -296,9 +296,9 @@ class _Object:
             self._opened[i] = found
         return found
 
-    def _write(self, i: int) -> None:
+    def _write(self, i: int, state: int) -> None:
         """Write the state behind a member."""
-        state, emitter = self._after[i], self._emitter
+        emitter = self._emitter
         key, _ = self.next_key(i)
         if key >= 0:
             emitter.context.writer.separator(state, key)
@@ -310,11 +310,12 @@ class _Object:
 class _Unordered(_Object):
     """An object whose members come in any order: each set of keys that came has states of its own."""
 
-    __slots__ = ("_states",)
+    __slots__ = ("_guessed", "_states")
 
     def __init__(self, emitter: Emitter, automaton: ObjectAutomaton, ends: tuple[int, ...]) -> None:
         super().__init__(emitter, automaton, ends)
-        self._states = AnyOrder(automaton)
+        self._states = AnyOrder(automaton, emitter.context.meter)
+        self._guessed: set[int] = set()  # states behind members that were only expected
 
     def close(self, i: int) -> int:
         """Return the label of an object that ends in a state, or -1."""
@@ -322,18 +323,28 @@ class _Unordered(_Object):
 
     def _next(self, i: int) -> tuple[ObjectState, Behind]:
         emitter, states = self._emitter, self._states
-        left, came, m = states.left(i, emitter.context.meter), states.came(i), emitter.machine
-        named: dict[Step, int] = {}
-        for j, step in enumerate(left.steps):
-            if step is not None and not came >> j & 1:
-                named[step] = m.later(partial(self._member, m.size, step, came | 1 << j))
-        for step in left.others.values():
-            named[step] = m.later(partial(self._member, m.size, step, came))
-        return left, lambda step: named.get(step, DEAD)
+        left, came = states.left(i, emitter.context.meter), states.came(i)
+        steps = [(step, 1 << j) for j, step in enumerate(left.steps) if step is not None and not came >> j & 1]
+        usual = self._automaton.unordered is None  # else it is much work to look ahead
+        looks = usual and emitter.is_read and i not in self._guessed
+        expected = [n for n, (_, key) in enumerate(steps) if key > came][:1] if looks else []
+        steps += [(step, 0) for step in left.others.values()]
+        first = emitter.machine.size
 
-    def _member(self, named: int, step: Step, came: int) -> None:
-        """Write the state behind a key, and the value that comes there. came: the keys that came then."""
-        self._value(named, Step(step.value, self._states.following(step, came)))
+        def write(state: int) -> None:
+            step, key = steps[state - first]
+            following = states.following(step, came | key)
+            if usual:
+                emitter.machine.soon(self._then(following[0]))
+            if state - first in expected:
+                self._guessed.add(following[0])
+            self._value(Step(step.value, following), state)
+
+        named = {step: first + n for n, (step, _) in enumerate(steps)}
+        emitter.machine.later(write, alone=True, count=len(steps))
+        for n in (*expected, *range(len(steps) - len(left.others), len(steps))):
+            emitter.machine.soon(first + n)
+        return left, lambda step: named.get(step, DEAD)
 
     def _then(self, i: int) -> int:
         found = self._after.get(i)

@@ -11,6 +11,7 @@ from .algebra import ARRAY, OBJECT, Node, Reference
 from .skeleton import ArrayState, ContainerAutomaton, ObjectAutomaton, ObjectState, Step, Value, all_steps
 
 _HOLDS_NODES = frozenset((0, ARRAY, OBJECT))
+_SPARE = 16  # frames that are left at least for values that turn up later
 _ANY = -1  # the name of any object or array, which the library reads; others are named by their identity
 
 
@@ -127,8 +128,10 @@ class Nesting:
                             states[:] = [i for i in states if i not in ended]
                             moving = changed = True
                 left = [(automaton, states) for automaton, states in left if states]
+        if left:
+            return MOST_DEPTH
         # a value behind a chosen key may be called, and need as many again: one frame more
-        return frames + 2 if not left else MOST_DEPTH
+        return max(2 * frames + 4, _SPARE) if self._grows else frames + 2
 
     def _ends(
         self, automaton: ContainerAutomaton, i: int, ended: set[int], before: Mapping[int, bool],

@@ -143,8 +143,8 @@ class Unordered(Protocol):
 
     @property
     def levels(self) -> int | None: ...
-    def read(self) -> UnorderedStates:
-        """Return the states."""
+    def read(self, meter: Meter | None = None) -> UnorderedStates:
+        """Return the states. meter: of what is made for them."""
 
 
 class AnyOrder(Sequence[ObjectState]):
@@ -154,12 +154,12 @@ class AnyOrder(Sequence[ObjectState]):
     leads to so far.
     """
 
-    def __init__(self, automaton: ObjectAutomaton) -> None:
+    def __init__(self, automaton: ObjectAutomaton, meter: Meter | None = None) -> None:
         self._usual: ObjectState | None = None
         if automaton.required is not None:
             self._usual = replace(automaton.states[-1], first=0, last=len(automaton.keys))
         self._ends = ((0, automaton.required or 0),)
-        self._unordered = None if automaton.unordered is None else automaton.unordered.read()
+        self._unordered = None if automaton.unordered is None else automaton.unordered.read(meter)
         self._made: list[ObjectState | None] = []
         self._places: list[tuple[int, int]] = []
         self._numbers: dict[tuple[int, int], int] = {}

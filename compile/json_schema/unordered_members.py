@@ -49,9 +49,9 @@ class UnorderedMembers:
         """How many objects and arrays may be open at once in the schema, None for any number."""
         return self._builder.levels
 
-    def read(self) -> UnorderedDerivatives:
-        """Return the states: new ones once those that texts came to take up much of the budget."""
-        with self._builder.growing():
+    def read(self, meter: Meter | None = None) -> UnorderedDerivatives:
+        """Return the states: new ones once those that texts came to take up much of the budget. meter: of new ones."""
+        with self._builder.growing(meter):
             if self._read is None or self._read.is_large:
                 self._read = UnorderedDerivatives(self._builder, self._parts)
             return self._read
