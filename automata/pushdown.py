@@ -12,8 +12,8 @@ state may be left for later: its row is written when a text reaches it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice, takewhile
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ class PushdownMachine:
         self._site_of: dict[tuple[Any, ...], int] = {}
         self._call_of: dict[tuple[int, int], int] = {}
         self._block_of: dict[tuple[int, int], int] = {}
-        self.pending: dict[int, Callable[[], None]] = {}  # what writes the states that are left for later
+        self.pending: dict[int, Callable[[int], None]] = {}  # what writes the states that are left for later
         self._alone: set[int] = set()  # of these, such as are much work
         self._reached: list[int] = []  # of these, after they were flushed as unwritten
         self.parts: list[tuple[int, int, NDArray[Any], NDArray[Any]]] = []  # DFAs written by and by
@@ -92,13 +92,21 @@ class PushdownMachine:
         self.size += 1
         return self.size - 1
 
-    def later(self, write: Callable[[], None], alone: bool = False) -> int:
-        """Return a new state that is left for later: `write` adds its pieces. alone: it is much work."""
-        state = self.state()
-        self.pending[state] = write
+    def later(self, write: Callable[[int], None], alone: bool = False, count: int = 1) -> int:
+        """Return the first of `count` new states that are left for later: `write(state)` adds the pieces of each.
+
+        alone: they are much work, or many of which texts come to few.
+        """
+        first = self.size
+        self.size += count
+        self.pending.update(dict.fromkeys(range(first, self.size), write))
         if alone:
-            self._alone.add(state)
-        return state
+            self._alone.update(range(first, self.size))
+        return first
+
+    def soon(self, state: int) -> None:
+        """Say of a state left for later that texts come to it sooner than to others that were left alone with it."""
+        self._alone.discard(state)
 
     def site(self, states: tuple[int, ...], leaf: bool) -> int:
         """Return the site that goes on in states[label], -1 for none; leaf: pushed for a fragment without calls."""
@@ -283,7 +291,7 @@ class PushdownMachine:
             if each < self._flushed_states:
                 self._reached.append(each)
             known = self.size
-            write()
+            write(each)
             if self.pending and self.size > known:
                 new = []
                 for other in reversed(self.pending):
@@ -318,12 +326,8 @@ class PushdownMachine:
             self._flush_sites(grows)
         holes = self._holes
         if self.pending:
-            new_ones = []
-            for state in reversed(self.pending):
-                if state < self._flushed_states:
-                    break
-                new_ones.append((state, 1))
-            holes = sorted(holes + new_ones)
+            first = self._flushed_states
+            holes = sorted([*holes, *_runs(takewhile(first.__le__, reversed(self.pending)))])
         new = NewRows(
             self._flushed_states, self.size, np.array(holes, np.int32).reshape(-1, 2), np.array(self._reached, np.int32)
         )
@@ -414,3 +418,16 @@ class PushdownMachine:
         """(library state (N,), site (N,)) of all rows that differ little from the library's, -1 for the others."""
         self.flush()
         return self._twins[0, : self.size], self._twins[1, : self.size]
+
+
+def _runs(states: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of some falling numbers: the first of each, and how many it has."""
+    first = stop = -1
+    for state in states:
+        if state != first - 1:
+            if stop >= 0:
+                yield first, stop - first
+            stop = state + 1
+        first = state
+    if stop >= 0:
+        yield first, stop - first

@@ -118,6 +118,11 @@ class Reference(Node):
     _made: Node | None
 
     @property
+    def is_made(self) -> bool:
+        """Whether the node was asked for."""
+        return self._made is not None
+
+    @property
     def node(self) -> Node:
         """The node of the schema, which is not a Reference."""
         if self._made is None:

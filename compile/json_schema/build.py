@@ -16,9 +16,10 @@ from .algebra import Node
 from .arrays import arrays
 from .explain import explain
 from .member_derivatives import MemberDerivatives
+from .nesting import levels_of
 from .records import automaton_of, record_of
-from .skeleton import ObjectAutomaton, Value
-from .unordered_members import UnorderedDerivatives, UnsureError, in_any_order
+from .skeleton import ObjectAutomaton, Step, Value
+from .unordered_members import UnorderedMembers
 from .value_builder import Containers, ValueBuilder
 
 
@@ -28,18 +29,16 @@ def objects(builder: ValueBuilder, parts: tuple[Node, ...], any_order: bool = Fa
         record = record_of(parts[0])
         if record is not None:
             return automaton_of(builder, record, any_order)
-    automaton = MemberDerivatives(builder, parts).automaton
+    automaton = MemberDerivatives(builder, parts).automaton()
     if any_order:
-        try:
-            automaton.unordered = UnorderedDerivatives(builder, parts).unordered
-        except UnsureError:
-            automaton.unordered = in_any_order(builder, parts)
+        automaton.unordered = UnorderedMembers(builder, parts)
+        builder.unordered.append(automaton.unordered)
     return automaton
 
 
 def new_builder(meter: Meter, any_order: bool = False) -> ValueBuilder:
     """Return a builder of values, which reads arrays and objects too."""
-    return ValueBuilder(meter, Containers(arrays, objects, in_any_order), any_order)
+    return ValueBuilder(meter, Containers(arrays, objects), any_order)
 
 
 def build(node: Node, meter: Meter, any_order: bool = False) -> Value:
@@ -49,9 +48,11 @@ def build(node: Node, meter: Meter, any_order: bool = False) -> Value:
     """
     builder = new_builder(meter, any_order)
     root = builder.value((node,))
-    alive = builder.trimmed()
-    if not alive[root] & 1:
+    if not builder.trimmed()[root] & 1:
         raise SchemaError(f"the schema matches no value: {explain(builder, node)}", "")
-    while builder.narrow(root, alive):
-        alive = builder.trimmed()
+    if builder.unordered:
+        builder.levels = levels_of(node)
+    for each in builder.unordered[:]:  # what is wrong with a schema, or takes long, shows there
+        each.read().state(0)
+    builder.narrow(Step(root, (0,)))
     return root

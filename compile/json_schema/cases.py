@@ -65,7 +65,7 @@ class Cases:
     """Expands derivatives; remembers what it found out about nodes."""
 
     def __init__(self, meter: Meter) -> None:
-        self._meter = meter
+        self.meter = meter
         self._flat: dict[Node, Node] = {}
         self._sketches: dict[Node, Sketch] = {}
         self._listed: dict[Node, tuple[Listed, ...] | None] = {}
@@ -126,7 +126,7 @@ class Cases:
             rounds += 1
             look(TELLING)
             if not rounds & 15:
-                self._meter.check(states=max(len(leaves), len(pending)), doing=TELLING)
+                self.meter.check(states=max(len(leaves), len(pending)), doing=TELLING)
             if all(map(is_never, branch.vector)):
                 continue
             tests = formulas.tests(branch.vector)

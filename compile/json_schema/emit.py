@@ -7,12 +7,13 @@ of its own, which they call. Strings and numbers are always called: most of them
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ...automata.budget import Meter
 from ...automata.pushdown import PushdownMachine
 from ...automata.state_ranges import DEAD, RETURN
 from ...lazy.pushdown.shortest_ends import Anchored
-from .emit_keys import KeyEmitter
+from .emit_keys import Behind, KeyEmitter
 from .emit_scalars import Follow, ScalarEmitter
 from .in_frame import EmitContext
 from .layout import CLOSE_ARRAY, CLOSE_OBJECT, OPEN_ARRAY, OPEN_OBJECT, QUOTE
@@ -55,6 +56,7 @@ class Emitter:
         self.anchors: dict[int, Anchor] = {}  # where the states of a lazy machine that are left for later stand
         # whether the frames suffice for all that the schema may open
         self._fits = depth is not None and height is not None and height <= frames(self.machine, depth)
+        self.is_read = False  # whether texts come to states already
         self._whole()
 
     def _whole(self) -> None:
@@ -72,7 +74,7 @@ class Emitter:
         while left > 0 and (done := m.spread(_AT_ONCE, alone=False)):
             left -= done
             self.context.meter.check(states=m.size, doing=_WRITING)
-        self.context.meter = meter
+        self.context.meter, self.is_read = meter, True
 
     def finish(self) -> None:
         """Write all states that were left for later."""
@@ -110,7 +112,7 @@ class Emitter:
 
         return anchored
 
-    def later(self, write: Callable[[], None], automaton: ContainerAutomaton, at: int | Step, ends: Follow) -> int:
+    def later(self, write: Callable[[int], None], automaton: ContainerAutomaton, at: int | Step, ends: Follow) -> int:
         """Return a new state that is left for later; see `Anchor` for where it stands."""
         state = self.machine.later(write)
         if self.context.lazy:
@@ -155,11 +157,11 @@ class Emitter:
             first = self._fragments.get(id(automaton))
             if first is None:
                 ends = tuple(RETURN - label for label in range(len(follow)))
-                called = self.later(lambda: write(called, ends), automaton, -1, ends)
+                called = self.later(lambda state: write(state, ends), automaton, -1, ends)
                 first = self._fragments[id(automaton)] = called
             m.edge(state, opener, m.call(m.site(follow, False), first))
         else:
-            here = self.later(lambda: write(here, follow), automaton, -1, follow)
+            here = self.later(lambda state: write(state, follow), automaton, -1, follow)
             m.edge(state, opener, here)
 
     def _array(self, first: int, array: ArrayAutomaton, ends: tuple[int, ...]) -> None:
@@ -176,12 +178,12 @@ class Emitter:
     def _object(self, first: int, automaton: ObjectAutomaton, ends: tuple[int, ...]) -> None:
         """Read an object after its opening brace; ends: codes by label."""
         m = self.machine
-        written = _Object(self, automaton, ends)
+        written = (_Unordered if automaton.any_order else _Object)(self, automaton, ends)
         key, quoted = written.next_key(0)
         if key >= 0:
             m.edge(first, QUOTE, quoted)
             self.context.writer.line(first, key)
-        close = written.states[0].close
+        close = written.close(0)
         if close >= 0:
             m.edge(first, CLOSE_OBJECT, ends[close])
 
@@ -221,13 +223,13 @@ class _Array:
         """Return the state behind an item, in a state of the automaton."""
         found = self._after.get(i)
         if found is None:
-            found = self._emitter.later(lambda: self._write(i), self._automaton, i, self._ends)
+            found = self._emitter.later(partial(self._write, i), self._automaton, i, self._ends)
             self._after[i] = found
         return found
 
-    def _write(self, i: int) -> None:
+    def _write(self, i: int, state: int) -> None:
         """Write the state behind an item."""
-        here, state, emitter = self._states[i], self._after[i], self._emitter
+        here, emitter = self._states[i], self._emitter
         if here.item is not None:
             emitter.context.writer.separator(state, self.item(i, here.item))
         if here.close >= 0:
@@ -237,37 +239,44 @@ class _Array:
 class _Object:
     """An object, each of whose states is written when a text comes to it. ends: codes by label."""
 
-    __slots__ = ("_after", "_automaton", "_closing", "_emitter", "_ends", "_keys", "_named", "_opened", "states")
+    __slots__ = ("_after", "_automaton", "_closing", "_emitter", "_ends", "_keys", "_named", "_opened")
 
     def __init__(self, emitter: Emitter, automaton: ObjectAutomaton, ends: tuple[int, ...]) -> None:
         self._emitter, self._automaton, self._ends = emitter, automaton, ends
-        self.states: Sequence[ObjectState] = AnyOrder(automaton) if automaton.any_order else automaton.states
         self._after: dict[int, int] = {}  # the state behind a member, by state of the automaton
-        self._named: dict[int, int] = {}  # the state behind a key, by step
+        self._named: dict[Step, int] = {}  # the state behind a key, by step
         self._opened: dict[int, tuple[int, int]] = {}  # the state that reads the next key, and the code of its quote
         self._closing: dict[int, int] = {}
         self._keys = KeyEmitter(emitter.context, emitter.scalars, automaton)
 
+    def close(self, i: int) -> int:
+        """Return the label of an object that ends in a state of the automaton, or -1."""
+        return self._automaton.states[i].close
+
+    def _next(self, i: int) -> tuple[ObjectState, Behind]:
+        """Return a state of the automaton, and the function that gives the states behind its keys."""
+        return self._automaton.states[i], self._behind
+
     def _behind(self, step: Step) -> int:
         """Return the state behind a key."""
-        found = self._named.get(id(step))
+        found = self._named.get(step)
         if found is None:
-            found = self._emitter.later(lambda: self._value(step), self._automaton, step, self._ends)
-            self._named[id(step)] = found
+            found = self._emitter.later(partial(self._value, step), self._automaton, step, self._ends)
+            self._named[step] = found
         return found
 
-    def _value(self, step: Step) -> None:
+    def _value(self, step: Step, named: int) -> None:
         """Write the state behind a key, and the value that comes there."""
         state = self._emitter.machine.state()
         follow = tuple([self._then(j) if j >= 0 else -1 for j in step.following])
         self._emitter.value(state, step.value, follow)
-        self._emitter.context.writer.colon(self._named[id(step)], state)
+        self._emitter.context.writer.colon(named, state)
 
     def _then(self, i: int) -> int:
         """Return the state behind a member, in a state of the automaton."""
         found = self._after.get(i)
         if found is None:
-            found = self._emitter.later(lambda: self._write(i), self._automaton, i, self._ends)
+            found = self._emitter.later(partial(self._write, i), self._automaton, i, self._ends)
             self._after[i] = found
         return found
 
@@ -275,7 +284,7 @@ class _Object:
         """Return the state that reads the next key, and the code behind its quote; DEAD if there is none."""
         found = self._opened.get(i)
         if found is None:
-            quoted, site = self._keys.opened(self.states[i], self._behind)
+            quoted, site = self._keys.opened(*self._next(i))
             if quoted == DEAD:
                 found = DEAD, DEAD
             else:
@@ -287,11 +296,58 @@ class _Object:
             self._opened[i] = found
         return found
 
-    def _write(self, i: int) -> None:
+    def _write(self, i: int, state: int) -> None:
         """Write the state behind a member."""
-        here, state, emitter = self.states[i], self._after[i], self._emitter
+        emitter = self._emitter
         key, _ = self.next_key(i)
         if key >= 0:
             emitter.context.writer.separator(state, key)
-        if here.close >= 0:
-            emitter.closed(state, CLOSE_OBJECT, here.close, self._ends, self._closing)
+        close = self.close(i)
+        if close >= 0:
+            emitter.closed(state, CLOSE_OBJECT, close, self._ends, self._closing)
+
+
+class _Unordered(_Object):
+    """An object whose members come in any order: each set of keys that came has states of its own."""
+
+    __slots__ = ("_guessed", "_states")
+
+    def __init__(self, emitter: Emitter, automaton: ObjectAutomaton, ends: tuple[int, ...]) -> None:
+        super().__init__(emitter, automaton, ends)
+        self._states = AnyOrder(automaton, emitter.context.meter)
+        self._guessed: set[int] = set()  # states behind members that were only expected
+
+    def close(self, i: int) -> int:
+        """Return the label of an object that ends in a state, or -1."""
+        return self._states.close(i)
+
+    def _next(self, i: int) -> tuple[ObjectState, Behind]:
+        emitter, states = self._emitter, self._states
+        left, came = states.left(i, emitter.context.meter), states.came(i)
+        steps = [(step, 1 << j) for j, step in enumerate(left.steps) if step is not None and not came >> j & 1]
+        usual = self._automaton.unordered is None  # else it is much work to look ahead
+        looks = usual and emitter.is_read and i not in self._guessed
+        expected = [n for n, (_, key) in enumerate(steps) if key > came][:1] if looks else []
+        steps += [(step, 0) for step in left.others.values()]
+        first = emitter.machine.size
+
+        def write(state: int) -> None:
+            step, key = steps[state - first]
+            following = states.following(step, came | key)
+            if usual:
+                emitter.machine.soon(self._then(following[0]))
+            if state - first in expected:
+                self._guessed.add(following[0])
+            self._value(Step(step.value, following), state)
+
+        named = {step: first + n for n, (step, _) in enumerate(steps)}
+        emitter.machine.later(write, alone=True, count=len(steps))
+        for n in (*expected, *range(len(steps) - len(left.others), len(steps))):
+            emitter.machine.soon(first + n)
+        return left, lambda step: named.get(step, DEAD)
+
+    def _then(self, i: int) -> int:
+        found = self._after.get(i)
+        if found is None:
+            found = self._after[i] = self._emitter.machine.later(partial(self._write, i), alone=True)
+        return found

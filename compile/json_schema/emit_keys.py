@@ -111,7 +111,7 @@ class KeyEmitter:
         other = here.others.get(0)
         if other is not None:
             return self._open(self._trie, here, behind, behind(other)), -1
-        live = any(here.steps[j] is not None for j in range(here.first, here.last))
+        live = any(_target(here, j, behind) != DEAD for j in range(here.first, here.last))
         return (self._closed(self._trie, here, behind) if live else DEAD), -1
 
     def _variant(self, here: ObjectState, behind: Behind) -> Callable[[Branch], tuple[int, ...]]:
@@ -263,7 +263,7 @@ class KeyLanguage:
         self._context, self._scalars, self._automaton = context, scalars, automaton
         self._language = _of_keys_that_come(language, automaton)
         self._fragments: dict[bytes, tuple[int, tuple[int, ...]]] = {}  # by the labels that may come next
-        self._shared: bool | None = None  # whether one automaton of keys serves all states
+        self._shared: dict[tuple[int, ...], bool] = {}  # see `_serves`
         self._contents: list[Labelled] = []  # kept alive, as they are known by their identity
         self._in_frame: InFrame | None = None
         self._before: tuple[NDArray[np.int64], NDArray[np.int32]] | None = None  # `states_before` of the language
@@ -281,14 +281,13 @@ class KeyLanguage:
             targets[len(self._automaton.keys) + c] = behind(step)
         if all(target == DEAD for target in targets):
             return DEAD
-        if self._shared is None:
-            self._shared = self._serves_all_states()
+        shared = self._serves((*here.others,))
         if self._context.in_frame:
             if self._in_frame is None:
                 self._in_frame = InFrame(self._context, language)
-            return self._in_frame.code(targets, self._in_frame.free if self._shared else self._alive(targets)[1])
+            return self._in_frame.code(targets, self._in_frame.free if shared else self._alive(targets)[1])
         m = self._context.machine
-        if self._shared:  # one automaton for all states: a key that may not come next is an end that leads nowhere
+        if shared:  # one automaton for all such states: a key that may not come next is an end that leads nowhere
             found = self._fragments.get(b"")
             if found is None:
                 found = self._fragments[b""] = self._scalars.content(Regular(language))
@@ -347,17 +346,13 @@ class KeyLanguage:
         m = self._context.machine
         return m.call(m.site(tuple([states[label] for label in order]), True), start)
 
-    def _serves_all_states(self) -> bool:
-        """Whether from everywhere in the automaton some key can be completed that may come next in every state."""
-        keys = len(self._automaton.keys)
-        always: set[int] | None = None
-        for here in self._automaton.reading():
-            if here.others or here.first < here.last:
-                always = set(here.others) if always is None else always & set(here.others)
-        if not always:
-            return False
-        ends = np.isin(self._language.label, [keys + c for c in always])
-        return bool(leading_to(before_each(self._language), ends).all())
+    def _serves(self, others: tuple[int, ...]) -> bool:
+        """Whether from everywhere in the automaton some key can be completed that is of these undeclared classes."""
+        found = self._shared.get(others)
+        if found is None:
+            ends = np.isin(self._language.label, [len(self._automaton.keys) + c for c in others])
+            found = self._shared[others] = bool(others) and bool(leading_to(before_each(self._language), ends).all())
+        return found
 
 
 def _of_keys_that_come(language: Labelled, automaton: ObjectAutomaton) -> Labelled:
@@ -370,7 +365,7 @@ def _of_keys_that_come(language: Labelled, automaton: ObjectAutomaton) -> Labell
         ranges[id(here.steps)] = steps, min(first, here.first), max(last, here.last)
         labels.update([keys + c for c in here.others])
     for steps, first, last in ranges.values():
-        if automaton.any_order:  # ranges mean nothing
+        if automaton.required is not None:  # ranges mean nothing
             first, last = 0, keys
         labels.update([j for j in range(first, last) if steps[j] is not None])
     comes = np.isin(language.label, list(labels))

@@ -139,14 +139,13 @@ class ScalarEmitter:
         if content.label.max() > 0:  # the order of labels is known when it is written
             return self._written(text)
 
-        def write() -> None:
+        def write(state: int) -> None:
             start, _ = self._written(text)
-            m.copy(later, start)
+            m.copy(state, start)
             if start == context.library.places.body:
-                m.twins[later] = start, -1
+                m.twins[state] = start, -1
 
-        later = m.later(write, alone=True)
-        return later, (0,)
+        return m.later(write, alone=True), (0,)
 
     def as_it_is(
         self, content: Labelled, free: int, needed: NDArray[np.int32], most: int | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from .algebra import ARRAY, NUMBER, OBJECT, STRING, Node
 from .records import Record, record_of
-from .trim import trim
 from .value_builder import ValueBuilder
 
 _LEVELS = 5  # levels of members that an explanation goes down
@@ -22,8 +21,7 @@ class _Reasons:
 
     def _is_empty(self, node: Node) -> bool:
         value = self._builder.value((node,))
-        self._builder.complete()
-        return not trim(self._builder.values, self._builder.sound)[value] & 1
+        return not self._builder.trimmed()[value] & 1
 
     def of(self, node: Node, levels: int) -> str:
         """Return why a formula has no value, going down at most so many levels of members."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...automata.budget import Meter
 from .algebra import NEVER, AllOf, AnyOf, Members, Node, Not, Required, Types, all_of, any_of, negate
 from .member_letters import FINDING, Letters
 from .negated_members import Beyond, Lacks
-from .value_builder import Parts
+from .value_builder import Parts, ValueBuilder
 
 _OF_ENTRY = 100  # bytes that a set was seen to take besides its bits
 
@@ -16,17 +15,17 @@ _OFTEN = 1 << 20  # bytes after which the meter is asked again
 
 
 class KeptBytes:
-    """Counts bytes that are kept, and asks the meter once in a while."""
+    """Counts bytes that are kept, and asks the builder's meter once in a while."""
 
-    def __init__(self, meter: Meter) -> None:
-        self._meter, self.size, self._asked = meter, 0, 0
+    def __init__(self, builder: ValueBuilder) -> None:
+        self._builder, self.size, self._asked = builder, 0, 0
 
     def add(self, size: int) -> None:
         """Note that some bytes more are kept. Raises BudgetError."""
         self.size += size
         if self.size - self._asked > _OFTEN:
             self._asked = self.size
-            self._meter.check(bytes=self.size, doing=FINDING)
+            self._builder.meter.check(bytes=self.size, doing=FINDING)
 
 
 class KeySets:

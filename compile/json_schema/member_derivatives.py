@@ -89,7 +89,7 @@ class StepTable:
 
 
 class MemberDerivatives:
-    """The automaton of any formulas.
+    """The states of any formulas, and the automaton of them.
 
     A state is a place (how many declared keys are behind), what is left of each formula, and which keys are *foreign*:
     keys that only alternatives declare which are out. Nothing that is left depends on foreign keys, so they are read as
@@ -105,7 +105,7 @@ class MemberDerivatives:
     def __init__(self, builder: ValueBuilder, parts: Left) -> None:
         self._builder = builder
         keys, members, names = mentioned(parts)
-        self._bytes = KeptBytes(builder.meter)
+        self._bytes = KeptBytes(builder)
         self._letters = Letters(builder, keys, members, names)
         said = atoms(*parts)
         self._counts = any(type(atom) is MemberCount and atom.args[2] is not None for atom in said)
@@ -136,16 +136,22 @@ class MemberDerivatives:
         self._tests: dict[Left, Tests] = {}
         self._states: dict[tuple[int, Left, int], int] = {}
         self._found: list[tuple[int, Left, int]] = []
-        self.automaton = ObjectAutomaton(keys=keys, language=self._letters.language)
-        self._begin(parts)
-        for i, (place, left, foreign) in enumerate(self._found):  # which grows meanwhile
-            if not i & 7:
-                builder.meter.check(states=len(self._found), bytes=self._bytes.size, doing=FINDING)
-            self._bytes.add(_OF_STATE)
-            self.automaton.states.append(self._make(place, left, foreign))
+        self._parts = parts
 
-    def _begin(self, parts: Left) -> None:
-        self._number(0, parts, self._foreign(0, parts, 0))
+    def automaton(self) -> ObjectAutomaton:
+        """Return the automaton of all states."""
+        found = ObjectAutomaton(keys=self._letters.keys, language=self._letters.language)
+        self._number(0, self._parts, self._foreign(0, self._parts, 0))
+        for i, (place, left, foreign) in enumerate(self._found):  # which grows meanwhile
+            self._check(i)
+            found.states.append(self._make(place, left, foreign))
+        return found
+
+    def _check(self, made: int) -> None:
+        """Ask the meter once in a while. made: states that are made."""
+        if not made & 7:
+            self._builder.meter.check(states=len(self._found), bytes=self._bytes.size, doing=FINDING)
+        self._bytes.add(_OF_STATE)
 
     def _number(self, place: int, left: Left, foreign: int) -> int:
         """Return the state at a place, or at the next one if the key there is foreign."""

@@ -7,8 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from ...kernels.limits import MOST_DEPTH
+from .algebra import ARRAY, OBJECT, Node, Reference
 from .skeleton import ArrayState, ContainerAutomaton, ObjectAutomaton, ObjectState, Step, Value, all_steps
 
+_HOLDS_NODES = frozenset((0, ARRAY, OBJECT))
+_SPARE = 16  # frames that are left at least for values that turn up later
 _ANY = -1  # the name of any object or array, which the library reads; others are named by their identity
 
 
@@ -25,11 +28,13 @@ class Nesting:
         self.calls_library = False  # whether any object or any array may stand somewhere
         self.height: int | None = 0  # how many objects and arrays may be called at once; None where some recur
         self._places: defaultdict[int, int] = defaultdict(int)
+        # whether values may turn up later, below objects in any order, and how many may be open at once then
+        self._grows, self._levels = False, 0
         self._count(roots)
 
     def is_called(self, automaton: ContainerAutomaton) -> bool:
-        """Return whether an object or array stands in several places, which call it."""
-        return self._places[id(automaton)] > 1
+        """Return whether an object or array stands in several places, which call it, or may do so later."""
+        return self._grows or self._places[id(automaton)] > 1
 
     def _count(self, roots: Sequence[Value]) -> None:
         places = self._places
@@ -48,6 +53,10 @@ class Nesting:
                     continue
                 inside = below[id(automaton)] = set()
                 self.containers.append(automaton)
+                if isinstance(automaton, ObjectAutomaton) and automaton.unordered is not None:
+                    levels = automaton.unordered.levels
+                    self._grows = True
+                    self._levels = max(self._levels, MOST_DEPTH if levels is None else levels)
                 # in any order, the state behind a key is written once for each set of keys before it
                 times = 2 if isinstance(automaton, ObjectAutomaton) and automaton.any_order else 1
                 for step in all_steps(automaton):
@@ -60,8 +69,9 @@ class Nesting:
                     if id(value) not in seen:
                         seen.add(id(value))
                         todo.append(value)
-        self.calls_library = _ANY in top or any(_ANY in inside for inside in below.values())
-        self.height = self._height(top, below)
+        self.calls_library = self._grows or _ANY in top or any(_ANY in inside for inside in below.values())
+        height = self._height(top, below)
+        self.height = None if height is None or self._levels == MOST_DEPTH else max(height, self._levels)
 
     def _height(self, top: set[int], below: Mapping[int, set[int]]) -> int | None:
         """Return how many objects and arrays may be called at once; None if some call themselves."""
@@ -84,7 +94,9 @@ class Nesting:
 
     def _highest(self, names: Iterable[int], heights: Mapping[int, int]) -> int:
         """Return the most calls that one of some objects and arrays makes, its own included."""
-        return max((heights[name] + (name == _ANY or self._places[name] > 1) for name in names), default=0)
+        return max(
+            (heights[name] + (name == _ANY or self._grows or self._places[name] > 1) for name in names), default=0
+        )
 
     def frames_bound(self) -> int:
         """Return how many frames suffice to end any text that was begun; `MOST_DEPTH` where no number is sure to.
@@ -116,8 +128,10 @@ class Nesting:
                             states[:] = [i for i in states if i not in ended]
                             moving = changed = True
                 left = [(automaton, states) for automaton, states in left if states]
+        if left:
+            return MOST_DEPTH
         # a value behind a chosen key may be called, and need as many again: one frame more
-        return frames + 2 if not left else MOST_DEPTH
+        return max(2 * frames + 4, _SPARE) if self._grows else frames + 2
 
     def _ends(
         self, automaton: ContainerAutomaton, i: int, ended: set[int], before: Mapping[int, bool],
@@ -151,6 +165,44 @@ class Nesting:
                 if before[id(inside)] if self.is_called(inside) else 0 in done[id(inside)]:
                     return True
         return False
+
+
+def levels_of(node: Node) -> int | None:
+    """Return how many objects and arrays may be open at once in a formula, any object or array at the end as one.
+
+    None where it recurs, or may do so: where it refers to a schema that is not compiled yet.
+    """
+    levels: dict[Node, int] = {}
+    opened: set[Node] = set()
+    todo = [(node, False)]
+    while todo:
+        node, done = todo.pop()
+        if done:
+            opened.discard(node)
+            inside = max([levels[each] for each in _inside(node)], default=1)
+            levels[node] = inside + (node.kind in (ARRAY, OBJECT))
+        elif node in opened or (type(node) is Reference and not node.is_made):
+            return None
+        elif node not in levels:
+            opened.add(node)
+            todo.append((node, True))
+            todo.extend([(each, False) for each in _inside(node)])
+    return levels[node]
+
+
+def _inside(node: Node) -> list[Node]:
+    """Return the formulas that are parts of one, or of its members and items."""
+    if type(node) is Reference:
+        return [node.node]
+    found: list[Node] = []
+    todo = [node.args] if node.kind in _HOLDS_NODES else []
+    while todo:
+        for each in todo.pop():
+            if isinstance(each, Node):
+                found.append(each)
+            elif type(each) is tuple:
+                todo.append(each)
+    return found
 
 
 def _steps_to_the_end(state: ArrayState | ObjectState) -> Iterable[Step | None]:

@@ -7,9 +7,10 @@ the *labels* 0 .. labels - 1 of the value: the end of a text tells the label of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import overload
+from dataclasses import dataclass, field, replace
+from typing import Protocol, overload
 
+from ...automata.budget import Meter
 from ...automata.labelled import Labelled
 
 
@@ -120,37 +121,45 @@ class ObjectAutomaton:
         return self.required is not None or self.unordered is not None
 
     def reading(self) -> Sequence[ObjectState]:
-        """Return the states by whose steps members are read."""
-        if self.required is not None:
-            return self.states[-1:]
-        return self.states if self.unordered is None else self.unordered.states
+        """Return the states by whose steps members are read, or by steps for the same keys."""
+        return self.states if self.required is None else self.states[-1:]
 
 
-@dataclass(eq=False, slots=True)
-class Unordered:
-    """What is left of formulas about an object after some members, whatever their order and their keys.
+class UnorderedStates(Protocol):
+    """What is left of formulas about an object after some members, whatever their order, by states; 0 is the start."""
 
-    ends: the ways to end in each state: a label, and the places of keys that must have come, a bit each. An object is
-    left in states[i] if `inhabited[i]` has a text; if this is `exact`, only then.
+    def state(self, i: int, meter: Meter | None = None) -> ObjectState:
+        """Return a state: its steps are for all keys, and `close` says nothing. meter: of what is made for it."""
+
+    def ends(self, i: int) -> tuple[tuple[int, int], ...]:
+        """Return the ways to end in a state: a label, and the places of keys that must have come, a bit each."""
+
+
+class Unordered(Protocol):
+    """The states of an object whose members come in any order, made when they are asked for.
+
+    levels: how many objects and arrays may be open at once in the schema, None for any number.
     """
 
-    exact: bool
-    states: list[ObjectState] = field(default_factory=list)  # their steps are for all keys, and `close` says nothing
-    ends: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
-    inhabited: list[Value] = field(default_factory=list)
+    @property
+    def levels(self) -> int | None: ...
+    def read(self, meter: Meter | None = None) -> UnorderedStates:
+        """Return the states. meter: of what is made for them."""
 
 
 class AnyOrder(Sequence[ObjectState]):
     """The states of an object whose members come in any order, made when they are asked for; 0 is the start.
 
-    A state is what is left, with the set of declared keys that came, and has steps of its own. The length is the number
-    of states that some step leads to so far.
+    A state is what is left, with the set of declared keys that came. The length is the number of states that some step
+    leads to so far.
     """
 
-    def __init__(self, automaton: ObjectAutomaton) -> None:
-        self._reading = automaton.reading()
-        unordered = automaton.unordered
-        self._ends = [((0, automaton.required or 0),)] if unordered is None else unordered.ends
+    def __init__(self, automaton: ObjectAutomaton, meter: Meter | None = None) -> None:
+        self._usual: ObjectState | None = None
+        if automaton.required is not None:
+            self._usual = replace(automaton.states[-1], first=0, last=len(automaton.keys))
+        self._ends = ((0, automaton.required or 0),)
+        self._unordered = None if automaton.unordered is None else automaton.unordered.read(meter)
         self._made: list[ObjectState | None] = []
         self._places: list[tuple[int, int]] = []
         self._numbers: dict[tuple[int, int], int] = {}
@@ -168,30 +177,46 @@ class AnyOrder(Sequence[ObjectState]):
             return [self[i] for i in range(*index.indices(len(self)))]
         found = self._made[index]
         if found is None:
-            found = self._made[index] = self._make(*self._places[index])
+            here, came = self.left(index), self.came(index)
+            steps = [
+                None if step is None or came >> j & 1 else Step(step.value, self.following(step, came | 1 << j))
+                for j, step in enumerate(here.steps)
+            ]
+            others = {c: Step(step.value, self.following(step, came)) for c, step in here.others.items()}
+            found = self._made[index] = ObjectState(self.close(index), 0, len(steps), steps, others)
         return found
 
-    def _make(self, i: int, seen: int) -> ObjectState:
-        here = self._reading[i]
-        close = next((label for label, keys in self._ends[i] if not keys & ~seen), -1)
-        steps = [
-            None if step is None or seen >> j & 1 else self._step(step, seen | 1 << j)
-            for j, step in enumerate(here.steps)
-        ]
-        others = {c: self._step(step, seen) for c, step in here.others.items()}
-        return ObjectState(close, 0, len(steps), steps, others)
+    def left(self, index: int, meter: Meter | None = None) -> ObjectState:
+        """Return what is left in a state, whose steps are for all keys, also those that came."""
+        return self._usual or self._states.state(self._places[index][0], meter)
 
-    def _step(self, step: Step, seen: int) -> Step:
-        return Step(step.value, tuple([self._number(to, seen) if to >= 0 else -1 for to in step.following]))
+    def came(self, index: int) -> int:
+        """Return the places of the declared keys that came, a bit each."""
+        return self._places[index][1]
 
-    def _number(self, i: int, seen: int) -> int:
-        place = (i if len(self._reading) > 1 else 0), seen  # the usual object is always in its only state
+    def close(self, index: int) -> int:
+        """Return the label of an object that ends in a state, or -1."""
+        i, came = self._places[index]
+        ends = self._ends if self._usual is not None else self._states.ends(i)
+        return next((label for label, keys in ends if not keys & ~came), -1)
+
+    def following(self, step: Step, came: int) -> tuple[int, ...]:
+        """Return the states that a step of `left` leads to. came: the keys that came then."""
+        return tuple([self._number(to, came) if to >= 0 else -1 for to in step.following])
+
+    def _number(self, i: int, came: int) -> int:
+        place = (0 if self._usual is not None else i), came  # the usual object is always in its only state
         found = self._numbers.get(place)
         if found is None:
             found = self._numbers[place] = len(self._places)
             self._places.append(place)
             self._made.append(None)
         return found
+
+    @property
+    def _states(self) -> UnorderedStates:
+        assert self._unordered is not None
+        return self._unordered
 
 
 @dataclass(eq=False, slots=True)
@@ -215,7 +240,7 @@ def all_steps(automaton: ContainerAutomaton) -> Iterable[Step]:
         return {state.item: None for state in automaton.states if state.item is not None}
     found: dict[Step | None, None] = {}
     seen: set[int] = set()  # identities of lists and mappings of steps, which states share
-    for state in automaton.states if automaton.unordered is None else automaton.unordered.states + automaton.states:
+    for state in automaton.states:
         if id(state.steps) not in seen:
             seen.add(id(state.steps))
             found.update(dict.fromkeys(state.steps))

@@ -17,57 +17,40 @@ from .skeleton import (
     ContainerAutomaton,
     Finite,
     Free,
-    ObjectAutomaton,
     ObjectState,
     Step,
-    Unordered,
     Value,
     all_steps,
 )
 
 
-def trim(values: Iterable[Value], sound: Set[ContainerAutomaton]) -> dict[Value, int]:
-    """Return the labels of each value that some text has, as a bit mask; take out the steps that lead to no text.
+def trim(
+    values: Iterable[Value], sound: Set[ContainerAutomaton], alive: dict[Value, int],
+    trimmed: dict[ContainerAutomaton, bool],
+) -> None:  # fmt: skip
+    """Find the labels of values that some text has, as bit masks; take out the steps that lead to no text.
 
-    values: all whose automata are to be trimmed, and all below them. sound: automata in which every state reaches the
-    end if all steps can be taken. The start of such an automaton reaches all its states then.
+    values: all that are not in `alive` yet, where their labels are added; all below them are in either. sound: automata
+    in which every state reaches the end if all steps can be taken. The start of such an automaton reaches all its
+    states then. trimmed: whether a text is left, of the automata that were trimmed before; the others are added.
     """
-    alive, searches = _fixpoint(values)
-    short = {value for value, labels in alive.items() if labels + 1 != 1 << value.labels}
+    searches = _fixpoint(values, alive)
     for automaton, search in searches.items():
-        whole = not short or short.isdisjoint([step.value for step in all_steps(automaton)])
-        if whole and automaton in sound:
-            continue
-        reached = range(len(automaton.states)) if whole else search.finished(alive)
-        if not _clean(automaton, reached, alive, whole):
+        left = trimmed.get(automaton)
+        if left is None:
+            whole = all(alive[step.value] + 1 == 1 << step.value.labels for step in all_steps(automaton))
+            if whole and automaton in sound:
+                left = True
+            else:
+                reached = range(len(automaton.states)) if whole else search.finished(alive)
+                left = _clean(automaton, reached, alive, whole)
+            trimmed[automaton] = left
+        if not left:
             for value in search.owners:
                 if value.array is automaton:
                     value.array = None
                 else:
                     value.object = None
-    for automaton in searches:
-        if isinstance(automaton, ObjectAutomaton) and automaton.unordered is not None:
-            _clean_unordered(automaton.unordered, alive)
-    return alive
-
-
-def steps_below(root: Value) -> list[Step]:
-    """Return all steps that a value leads to, each once."""
-    found: list[Step] = []
-    seen: set[Value | ContainerAutomaton] = {root}
-    pending = [root]
-    while pending:
-        value = pending.pop()
-        for automaton in (value.array, value.object):
-            if automaton is None or automaton in seen:
-                continue
-            seen.add(automaton)
-            for step in all_steps(automaton):
-                found.append(step)
-                if step.value not in seen:
-                    seen.add(step.value)
-                    pending.append(step.value)
-    return found
 
 
 class _Search:
@@ -132,9 +115,8 @@ class _Search:
         return new
 
 
-def _fixpoint(values: Iterable[Value]) -> tuple[dict[Value, int], dict[ContainerAutomaton, _Search]]:
-    """Return the labels of each value that some text has, and the searches of automata that found them."""
-    alive: dict[Value, int] = {}
+def _fixpoint(values: Iterable[Value], alive: dict[Value, int]) -> dict[ContainerAutomaton, _Search]:
+    """Add the labels of each value that some text has; return the searches of automata that found them."""
     searches: dict[ContainerAutomaton, _Search] = {}
     for value in values:
         alive[value] = _inhabited(value)
@@ -161,7 +143,7 @@ def _fixpoint(values: Iterable[Value]) -> tuple[dict[Value, int], dict[Container
                     for other, target in waiting.pop((value, close), ()):
                         other.reach(target)
                         work.append(other)
-    return alive, searches
+    return searches
 
 
 def _inhabited(value: Value) -> int:
@@ -251,23 +233,6 @@ def _clean(automaton: ContainerAutomaton, reached: Collection[int], alive: dict[
     else:
         automaton.states = [automaton.states[index] for index in kept]
     return True
-
-
-def _clean_unordered(unordered: Unordered, alive: dict[Value, int]) -> None:
-    """Take out the steps to states of which no object is left."""
-    good = [alive[value] > 0 for value in unordered.inhabited]
-
-    def clean(step: Step | None) -> Step | None:
-        if step is not None:
-            mask = alive[step.value]
-            step.following = tuple(
-                [to if to >= 0 and mask >> label & 1 and good[to] else -1 for label, to in enumerate(step.following)]
-            )
-        return None if step is None or max(step.following) < 0 else step
-
-    for state in unordered.states:
-        state.steps = list(map(clean, state.steps))
-        state.others = {c: step for c, old in state.others.items() if (step := clean(old)) is not None}
 
 
 def _steps(state: ArrayState | ObjectState) -> Iterator[Step]:

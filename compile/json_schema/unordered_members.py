@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from operator import is_not
 
+from ...automata.budget import Meter
 from ...automata.deadline import look
 from .algebra import (
     ANY,
-    NEVER,
+    OBJECT,
     AllOf,
     AnyOf,
     MemberCount,
@@ -16,12 +17,12 @@ from .algebra import (
     Node,
     Not,
     Required,
+    Types,
     all_of,
     any_of,
     atoms,
     closes,
     is_any,
-    is_never,
     negate,
 )
 from .key_sets import places_of
@@ -29,18 +30,31 @@ from .member_counts import asks_for_several
 from .member_derivatives import Left, MemberDerivatives, Row, StepTable, Tests
 from .member_letters import FINDING
 from .negated_members import Beyond, Lacks, either_way
-from .skeleton import ObjectState, Unordered
+from .skeleton import ObjectState, Step
 from .value_builder import ValueBuilder
 from .value_tests import Case
 
-
-def in_any_order(builder: ValueBuilder, parts: tuple[Node, ...]) -> Unordered:
-    """Return what is left of formulas after members in any order, by states that know which keys passed."""
-    return UnorderedDerivatives(builder, parts, exact=True).unordered
+_SOON = 256  # states in which a first object is looked for
 
 
-class UnsureError(Exception):
-    """It matters which keys passed a test that some member has to fail."""
+class UnorderedMembers:
+    """What is left of formulas after members in any order, by states that are made when they are asked for."""
+
+    def __init__(self, builder: ValueBuilder, parts: Left) -> None:
+        self._builder, self._parts = builder, parts
+        self._read: UnorderedDerivatives | None = None
+
+    @property
+    def levels(self) -> int | None:
+        """How many objects and arrays may be open at once in the schema, None for any number."""
+        return self._builder.levels
+
+    def read(self, meter: Meter | None = None) -> UnorderedDerivatives:
+        """Return the states: new ones once those that texts came to take up much of the budget. meter: of new ones."""
+        with self._builder.growing(meter):
+            if self._read is None or self._read.is_large:
+                self._read = UnorderedDerivatives(self._builder, self._parts)
+            return self._read
 
 
 class UnorderedDerivatives(MemberDerivatives):
@@ -50,58 +64,136 @@ class UnorderedDerivatives(MemberDerivatives):
     only once. Keys that came are not taken off the required ones either, as that would make a state for each set of
     keys. Instead an end says which keys must have come by then. Whether any object is left does not depend on the keys
     that came: a text without some of them is in what is left if the whole is, and so is a text that puts them first,
-    as they were read.
-
-    If some member has to fail a test, this holds only where the keys that came and passed are known (`Beyond`), which
-    would make a state for each set of them. They need not be known if a value that passes leaves something as well, as
-    in values told apart by a test. Then the part that must fail is put aside (`_without_negative`), and the rest shows
-    that an object is left. If nothing else is left, or the rest turns out to be empty, `exact` states are made.
+    as they were read. If some member has to fail a test, this holds only where the keys that came and passed are known
+    (`Beyond`).
 
     Where members are counted, the keys that came are taken off the required ones. Where two or more are asked for, a
     state has the set of keys that came as well, in place of the foreign ones.
     """
 
-    def __init__(self, builder: ValueBuilder, parts: Left, exact: bool = False) -> None:
+    def __init__(self, builder: ValueBuilder, parts: Left) -> None:
         counts = [atom for atom in atoms(*parts) if type(atom) is MemberCount]
-        self._exact = exact
         self._tracked = any(map(asks_for_several, parts))
         # a count of one member at least, or its negation, says nothing after one
         self._kept = not self._tracked and all(low <= 1 and high is None for low, high, _ in (c.args for c in counts))
         self._negative: dict[Node, bool] = {}
-        self.unordered = Unordered(exact)
         super().__init__(builder, parts)
-        self.unordered.states = self.automaton.states
-
-    def _begin(self, parts: Left) -> None:
+        self.states: list[ObjectState | None] = []
+        self._ends: list[tuple[tuple[int, int], ...] | None] = []
+        self._left: dict[int, bool] = {}  # whether an object is left, by state
         self._number(0, parts, 0)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the states take up an eighth of what the budget has."""
+        return 8 * self._bytes.size > self._builder.meter.budget.bytes
+
+    def state(self, i: int, meter: Meter | None = None) -> ObjectState:
+        """Return a state: its steps are for all keys, and `close` says nothing. meter: of what is made for it."""
+        found = self.states[i]
+        if found is None:
+            with self._builder.growing(meter):
+                self._check(i)
+                found = self.states[i] = self._make(*self._found[i])
+        return found
+
+    def ends(self, i: int) -> tuple[tuple[int, int], ...]:
+        """Return the ways to end in a state: a label, and the keys that must have come."""
+        found = self._ends[i]
+        if found is None:
+            ways = {(label, keys) for label, node in enumerate(self._found[i][1]) for keys in self._ways(node)}
+            found = self._ends[i] = tuple(sorted(ways))
+        return found
 
     def _number(self, place: int, left: Left, foreign: int) -> int:
         found = self._states.get((0, left, foreign))
         if found is None:
             found = self._states[0, left, foreign] = len(self._found)
             self._found.append((0, left, foreign))
-            ways = {(label, keys) for label, node in enumerate(left) for keys in self._ways(node)}
-            self.unordered.ends.append(tuple(sorted(ways)))
-            gone = [Not(Required((self.automaton.keys[j],))) for j in places_of(foreign)]
-            parts = left if self._exact else tuple(map(self._without_negative, left))
-            if all(map(is_never, parts)) and not all(map(is_never, left)):
-                raise UnsureError
-            if gone:
-                parts = tuple([all_of([node, *gone]) for node in parts])
-            self.unordered.inhabited.append(self._builder.inhabited(parts))
+            self.states.append(None)
+            self._ends.append(None)
         return found
 
     def _make(self, place: int, left: Left, foreign: int) -> ObjectState:
         table = self._table(left, foreign)
         self._fill(table, 0, self._end)
-        return ObjectState(-1, 0, self._end, table.steps, self._others(table, 0))
+        others = self._others(table, 0)
+        self._builder.trimmed()
+        steps = [step and self._leading_on(step) for step in table.steps]
+        left_over = {c: step for c, old in others.items() if (step := self._leading_on(old)) is not None}
+        return ObjectState(-1, 0, self._end, steps, left_over)
+
+    def _leading_on(self, step: Step) -> Step | None:
+        """Return a step without the ways to states of which no object is left; None if that is all of them."""
+        labels = self._builder.trimmed()[step.value]
+        step.following = tuple(
+            [to if to >= 0 and labels >> i & 1 and self._is_left(to) else -1 for i, to in enumerate(step.following)]
+        )
+        if max(step.following) < 0:
+            return None
+        self._builder.narrow(step)
+        return step
+
+    def _is_left(self, i: int) -> bool:
+        """Return whether an object is left in a state: usually the keys that it must still have are one."""
+        found = self._left.get(i)
+        if found is None:
+            found = self._left[i] = self._ends_soon(i) or self._ends_behind_one(i) or self._has_object(i)
+        return found
+
+    def _ends_soon(self, i: int) -> bool:
+        """Return whether an object that has just the keys with which a state may end is found soon."""
+        return any(self._ends_by(i, keys) for _, keys in self.ends(i))
+
+    def _ends_behind_one(self, i: int) -> bool:
+        """Return the same of the states behind some member, where none may end before: where one has to fail a test."""
+        if self.ends(i):
+            return False
+        table = self._table(*self._found[i][1:])
+        for letter in range(self._letters.num):
+            if letter < self._end:
+                self._fill(table, letter, letter + 1)
+            step = table.steps[letter] if letter < self._end else self._others(table, 0).get(letter - self._end)
+            if step is not None:
+                labels = self._builder.trimmed()[step.value]
+                for label, to in enumerate(step.following):
+                    if to >= 0 and labels >> label & 1 and (self._left.get(to) or self._ends_soon(to)):
+                        return True
+        return False
+
+    def _ends_by(self, i: int, keys: int) -> bool:
+        """Return whether an object that has just some keys, in their order, is found soon; note what it comes by."""
+        pending: list[tuple[int, int, tuple[int, ...]]] = [(i, keys, ())]
+        for _ in range(_SOON):
+            if not pending:
+                return False
+            at, rest, before = pending.pop()
+            if self._left.get(at) or (not rest and any(not needed & ~keys for _, needed in self.ends(at))):
+                self._left.update(dict.fromkeys((*before, at), True))
+                return True
+            if not rest or self._left.get(at) is False:
+                continue
+            letter = next(places_of(rest))
+            table = self._table(*self._found[at][1:])
+            self._fill(table, letter, letter + 1)
+            step = table.steps[letter]
+            if step is not None:
+                labels = self._builder.trimmed()[step.value]
+                ways = [to for label, to in enumerate(step.following) if to >= 0 and labels >> label & 1]
+                pending += [(to, rest & rest - 1, (*before, at)) for to in reversed(ways)]
+        return False
+
+    def _has_object(self, i: int) -> bool:
+        """Return whether an object is left in a state, by the members in order."""
+        _, left, came = self._found[i]
+        gone = [Not(Required((self._letters.keys[j],))) for j in places_of(came)]
+        value = self._builder.value(tuple([all_of([Types(OBJECT), node, *gone]) for node in left]))
+        return self._builder.trimmed()[value] > 0
 
     def _following(self, table: StepTable, letter: int, place: int, cases: Iterable[Case]) -> tuple[int, ...]:
-        seen = table.foreign | 1 << letter if self._tracked and letter < self._end else table.foreign
-        lefts = [left for _, left in cases]
-        if self._exact:
-            lefts = [tuple([self._forgotten(node, ()) for node in left]) for left in lefts]
-        return tuple([self._number(0, left, seen) for left in lefts])
+        came = table.foreign | 1 << letter if self._tracked and letter < self._end else table.foreign
+        lefts = [tuple([self._forgotten(node, ()) for node in left]) for _, left in cases]
+        return tuple([self._number(0, left, came) for left in lefts])
 
     def _told_apart(self, tests: Tests, letter: int) -> list[Case]:
         if any(map(self._is_negative, tests.left)):
@@ -120,7 +212,7 @@ class UnorderedDerivatives(MemberDerivatives):
         else:
             inside = atom.args[0] if shape is Lacks else atom
             members, keys = (inside, frozenset()) if type(inside) is Members else inside.args
-            passed = Beyond(members, keys | {self._letters.keys[letter]}) if self._exact else members
+            passed = Beyond(members, keys | {self._letters.keys[letter]})
             if shape is Lacks:
                 by[atom] = either_way(test, Lacks(passed), ANY)
             else:
@@ -150,22 +242,6 @@ class UnorderedDerivatives(MemberDerivatives):
         else:
             return super()._after(atom, letter, row)
         row[letter] = found
-        return found
-
-    def _without_negative(self, node: Node, known: dict[Node, Node] | None = None) -> Node:
-        """Return a formula without the parts that ask that some member fail: part of the whole formula.
-
-        known: the results by node, for parts that formulas have in common.
-        """
-        if not self._is_negative(node):
-            return node
-        if type(node) is not AllOf and type(node) is not AnyOf:
-            return node if type(node) is Not and type(node.args[0]) is Required else NEVER
-        known = {} if known is None else known
-        found = known.get(node)
-        if found is None:
-            parts = [self._without_negative(part, known) for part in node.args]
-            found = known[node] = all_of(parts) if type(node) is AllOf else any_of(parts)
         return found
 
     def _forgotten(

@@ -6,11 +6,15 @@ they ask for further values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from ...automata.budget import Meter
 from ...automata.labelled import Labelled
+from ...errors import BudgetError, SchemaError, TableError
 from . import numbers, strings
 from .algebra import (
     ANY,
@@ -28,18 +32,18 @@ from .algebra import (
     Node,
     Not,
     Types,
-    all_of,
     any_of,
     is_any,
     is_never,
     restrict,
 )
 from .cases import Cases
-from .skeleton import ArrayAutomaton, ContainerAutomaton, ObjectAutomaton, Step, StringSet, Unordered, Value
-from .trim import steps_below, trim
+from .skeleton import ArrayAutomaton, ContainerAutomaton, ObjectAutomaton, Step, StringSet, Unordered, Value, all_steps
+from .trim import trim
 from .value_tests import Case
 
 _FINDING = "finding the values of a schema"
+_INTERRUPTED = "a schema was interrupted while more of its states were being found: compile it again"
 _LITERALS = ((NULL, "null"), (FALSE, "false"), (TRUE, "true"))
 _KINDS = (NULL, FALSE, TRUE, NUMBER, STRING, ARRAY, OBJECT)
 
@@ -52,7 +56,6 @@ class Containers(NamedTuple):
 
     arrays: Callable[[ValueBuilder, Parts], ArrayAutomaton | None]
     objects: Callable[[ValueBuilder, Parts, bool], ObjectAutomaton | None]  # the last: whether in any order
-    in_any_order: Callable[[ValueBuilder, Parts], Unordered]  # exact states, which `objects` did not need at first
 
 
 class ValueBuilder:
@@ -66,15 +69,22 @@ class ValueBuilder:
         self._single: dict[Node, Value] = {}
         self._several: dict[Parts, Value] = {}
         self._parts: dict[Value, Parts] = {}  # of values with several labels
-        self._forks: list[Step] = []  # steps that lead to several states
+        self._forks: list[Step] = []  # steps that lead to several states, since values were last trimmed
+        self._wide: set[Step] = set()  # those whose value has a label that leads nowhere
+        self._alive: dict[Value, int] = {}  # the labels of each value that some text has
+        self._trimmed = 0  # values of which these are known
+        self._cleaned: dict[ContainerAutomaton, bool] = {}  # whether any text is left, of what is trimmed
+        self._narrow: set[ContainerAutomaton] = set()  # whose steps are narrow
+        self.unordered: list[Unordered] = []  # those of objects in any order, but for the usual ones
+        self.levels: int | None = None  # how many objects and arrays may be open at once; None for any number
+        self._lock = threading.RLock()
+        self._over: Exception | None = None
+        self._grows = False
         self._work: list[tuple[Value, Parts]] = []
         self._numbers: dict[Parts, Labelled | None] = {}
         self._texts: dict[Parts, StringSet | None] = {}
         self._arrays: dict[Parts, ArrayAutomaton | None] = {}
         self._objects: dict[Parts, ObjectAutomaton | None] = {}
-        self._inhabited: dict[Parts, Value] = {}
-        self._in_order: set[Value] = set()  # those of `inhabited`
-        self._ordered: dict[Parts, ObjectAutomaton | None] = {}  # of these values
         self._restricted: dict[int, dict[Node, Node]] = {kind: {} for kind in _KINDS}
         self._by_kind: dict[Node, dict[int, Node]] = {}
 
@@ -96,14 +106,6 @@ class ValueBuilder:
             found = self._single[node] = self._shell((node,))
         return found
 
-    def inhabited(self, parts: Parts) -> Value:
-        """Return a value whose labels only say of which formulas there is an object: its members come in order."""
-        found = self._inhabited.get(parts)
-        if found is None:
-            found = self._inhabited[parts] = self._shell(tuple([all_of([Types(OBJECT), part]) for part in parts]))
-            self._in_order.add(found)
-        return found
-
     def step(self, cases: Sequence[Case], following: tuple[int, ...]) -> Step:
         """Return the step by a value whose cases lead to these states."""
         if len(cases) == 1:
@@ -119,45 +121,70 @@ class ValueBuilder:
             value, parts = work.pop()
             self._fill(value, parts)
 
-    def trimmed(self) -> dict[Value, int]:
-        """Complete the skeleton and trim it; return the labels of each value that some text has."""
-        while True:
+    def trimmed(self) -> Mapping[Value, int]:
+        """Fill and trim the values that were asked for; return the labels of each value that some text has."""
+        while self._work:
             self.complete()
-            alive = trim(self.values, self.sound)
-            if not self._made_exact(alive):
-                return alive
+            new, self._trimmed = self.values[self._trimmed :], len(self.values)
+            trim(new, self.sound, self._alive, self._cleaned)
+            forks, self._forks = self._forks, []
+            self._wide.update(filter(self._is_wide, forks))
+        return self._alive
 
-    def narrow(self, root: Value, alive: Mapping[Value, int]) -> bool:
-        """Take the labels that lead nowhere out of the values of steps; return whether any step had one.
+    def narrow(self, step: Step) -> None:
+        """Take the labels that lead nowhere out of the values of a step, and of all steps below.
 
-        A text whose label leads nowhere must not be begun. alive: the labels of each value that some text has.
+        A text whose label leads nowhere must not be begun.
         """
-        wide: set[Step] = set()
-        for step in self._forks:
-            if -1 in step.following:
-                mask = alive[step.value]
-                if any(target < 0 and mask >> label & 1 for label, target in enumerate(step.following)):
-                    wide.add(step)
-        found = False
-        for step in steps_below(root) if wide else ():
-            if step in wide:
-                found = True
-                following, parts = step.following, self._parts[step.value]
-                step.value = self.value(tuple([parts[i] for i, target in enumerate(following) if target >= 0]))
-                step.following = tuple([target for target in following if target >= 0])
-        return found
+        pending = [step]
+        self._leave_out(step)
+        while pending and self._wide:
+            value = pending.pop().value
+            for automaton in (value.array, value.object):
+                # in any order, steps are narrow when they are made
+                if automaton is not None and automaton not in self._narrow:
+                    self._narrow.add(automaton)
+                    if isinstance(automaton, ArrayAutomaton) or automaton.unordered is None:
+                        for below in all_steps(automaton):
+                            self._leave_out(below)
+                            pending.append(below)
 
-    def _made_exact(self, alive: Mapping[Value, int]) -> bool:
-        """Make states in any order exact where some may have no end; return whether there are any."""
-        found = False
-        for parts, automaton in self._objects.items():
-            unordered = automaton.unordered if automaton is not None else None
-            if unordered is None or unordered.exact or all(alive[value] for value in unordered.inhabited):
-                continue
-            assert automaton is not None
-            automaton.unordered = self._containers.in_any_order(self, parts)
-            found = True
-        return found
+    @contextmanager
+    def growing(self, meter: Meter | None = None) -> Iterator[None]:
+        """Within it values and states are made that a text comes to. Raises the error that ended this before.
+
+        meter: of what is made from now on.
+        """
+        with self._lock:
+            self.meter = self.cases.meter = meter or self.meter
+            if self._grows:
+                yield
+                return
+            if self._over is not None:
+                raise copy.copy(self._over)
+            self._grows, self._over = True, TableError(_INTERRUPTED)
+            try:
+                yield
+            except (BudgetError, SchemaError) as error:
+                self._over = copy.copy(error)
+                raise
+            finally:
+                self._grows = False
+            self._over = None
+
+    def _is_wide(self, step: Step) -> bool:
+        """Return whether a value of a step may have a label that leads nowhere."""
+        labels = self._alive[step.value]
+        return any(to < 0 and labels >> label & 1 for label, to in enumerate(step.following))
+
+    def _leave_out(self, step: Step) -> None:
+        """Take the labels that lead nowhere out of the value of a step."""
+        if self._is_wide(step):
+            parts, ways = self._parts[step.value], [(i, to) for i, to in enumerate(step.following) if to >= 0]
+            self._wide.discard(step)
+            step.value = self.value(tuple([parts[i] for i, _ in ways]))
+            step.following = tuple([to for _, to in ways])
+            self.trimmed()
 
     def _shell(self, parts: Parts) -> Value:
         value = Value(len(parts))
@@ -191,15 +218,12 @@ class ValueBuilder:
             value.array = self._arrays[key]
         key = _at(maps, OBJECT)
         if key is not None:
-            ordered = value in self._in_order
-            known = self._ordered if ordered else self._objects
-            if key not in known:
+            if key not in self._objects:
                 label = _free(key)
-                any_order = self._any_order and not ordered
-                known[key] = (
-                    ObjectAutomaton(free=label) if label >= 0 else self._containers.objects(self, key, any_order)
+                self._objects[key] = (
+                    ObjectAutomaton(free=label) if label >= 0 else self._containers.objects(self, key, self._any_order)
                 )
-            value.object = known[key]
+            value.object = self._objects[key]
 
     def by_kind(self, node: Node) -> dict[int, Node]:
         """Return what a formula says of each type, without the types of which it says NEVER."""

@@ -11,6 +11,7 @@ import pickle
 import random
 import subprocess
 import sys
+import time
 import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -1422,6 +1423,33 @@ def test_where_ends_are_hoped_for_the_ways_that_surely_end_count_first():
         assert a.advance(byte + 1)
         assert b.advance(byte + 1)
     assert tokens_of(a.mask()) == tokens_of(b.mask())
+
+
+def test_states_in_any_order_are_made_for_texts_after_the_seconds_of_the_budget():
+    """Integers tell the branches apart, and what `o` may be follows from the branches that are left."""
+
+    def branch(i):
+        numbers = {f"k{j}": {"type": "integer", "minimum": i + j} for j in range(12)}
+        inner = {"x": {"oneOf": [{"type": "string", "maxLength": i}, {"type": "integer", "minimum": i}]}}
+        inside = {"type": "object", "properties": inner, "dependentRequired": {"y": ["x"]}}
+        return {"properties": {"t": {"const": f"t{i}"}, **numbers, "o": inside}, "required": ["t"]}
+
+    schema = {"type": "object", "oneOf": [branch(i) for i in range(4)]}
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
+    seconds = 2.0
+    matcher = mw.Matcher(mw.compile_json_schema(schema, vocab, any_order=True, budget=mw.Budget(seconds=seconds)))
+    over = time.thread_time() + seconds
+    while time.thread_time() < over:
+        pass
+    for value, accepted in (
+        ({"k3": 7, "k5": 9, "o": {"y": 5, "x": "a"}, "t": "t1", "k0": 3}, True),
+        ({"k3": 7, "k5": 7, "o": {"y": 5, "x": "a"}, "t": "t3"}, False),
+        ({"k3": 7, "o": {"x": "abc"}, "k5": 7, "t": "t2"}, False),
+        ({"o": {"x": 3, "y": 4}, "k11": 14, "t": "t3"}, True),
+    ):
+        matcher.reset()
+        read = all(matcher.advance(byte + 1) for byte in json.dumps(value).encode())
+        assert (read and matcher.is_accepting) == accepted
 
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
