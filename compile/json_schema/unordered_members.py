@@ -138,19 +138,40 @@ class UnorderedDerivatives(MemberDerivatives):
         """Return whether an object is left in a state: usually the keys that it must still have are one."""
         found = self._left.get(i)
         if found is None:
-            found = self._left[i] = any(self._ends_by(i, keys) for _, keys in self.ends(i)) or self._has_object(i)
+            found = self._left[i] = self._ends_soon(i) or self._ends_behind_one(i) or self._has_object(i)
         return found
 
+    def _ends_soon(self, i: int) -> bool:
+        """Return whether an object that has just the keys with which a state may end is found soon."""
+        return any(self._ends_by(i, keys) for _, keys in self.ends(i))
+
+    def _ends_behind_one(self, i: int) -> bool:
+        """Return the same of the states behind some member, where none may end before: where one has to fail a test."""
+        if self.ends(i):
+            return False
+        table = self._table(*self._found[i][1:])
+        for letter in range(self._letters.num):
+            if letter < self._end:
+                self._fill(table, letter, letter + 1)
+            step = table.steps[letter] if letter < self._end else self._others(table).get(letter - self._end)
+            if step is not None:
+                labels = self._builder.trimmed()[step.value]
+                for label, to in enumerate(step.following):
+                    if to >= 0 and labels >> label & 1 and (self._left.get(to) or self._ends_soon(to)):
+                        return True
+        return False
+
     def _ends_by(self, i: int, keys: int) -> bool:
-        """Return whether an object that has just some keys, in their order, is found soon."""
-        pending = [(i, keys)]
+        """Return whether an object that has just some keys, in their order, is found soon; note what it comes by."""
+        pending: list[tuple[int, int, tuple[int, ...]]] = [(i, keys, ())]
         for _ in range(_SOON):
             if not pending:
                 return False
-            at, rest = pending.pop()
-            if not rest:
-                if any(not needed & ~keys for _, needed in self.ends(at)):
-                    return True
+            at, rest, before = pending.pop()
+            if self._left.get(at) or (not rest and any(not needed & ~keys for _, needed in self.ends(at))):
+                self._left.update(dict.fromkeys((*before, at), True))
+                return True
+            if not rest or self._left.get(at) is False:
                 continue
             letter = next(places_of(rest))
             table = self._table(*self._found[at][1:])
@@ -159,7 +180,7 @@ class UnorderedDerivatives(MemberDerivatives):
             if step is not None:
                 labels = self._builder.trimmed()[step.value]
                 ways = [to for label, to in enumerate(step.following) if to >= 0 and labels >> label & 1]
-                pending += [(to, rest & rest - 1) for to in reversed(ways)]
+                pending += [(to, rest & rest - 1, (*before, at)) for to in reversed(ways)]
         return False
 
     def _has_object(self, i: int) -> bool:
