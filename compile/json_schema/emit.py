@@ -322,6 +322,11 @@ class _Unordered(_Object):
         return self._states.close(i)
 
     def _next(self, i: int) -> tuple[ObjectState, Behind]:
+        """Return what is left in a state, and the function that gives the states behind the keys that may still come.
+
+        Texts come to few of these. The one behind the next key of the schema is written ahead of them, and those behind
+        undeclared keys, as whatever was begun may become one.
+        """
         emitter, states = self._emitter, self._states
         left, came = states.left(i, emitter.context.meter), states.came(i)
         steps = [(step, 1 << j) for j, step in enumerate(left.steps) if step is not None and not came >> j & 1]
@@ -347,6 +352,7 @@ class _Unordered(_Object):
         return left, lambda step: named.get(step, DEAD)
 
     def _then(self, i: int) -> int:
+        """Return the state behind a member, which is left alone: there is one for each set of keys."""
         found = self._after.get(i)
         if found is None:
             found = self._after[i] = self._emitter.machine.later(partial(self._write, i), alone=True)

@@ -1425,6 +1425,27 @@ def test_where_ends_are_hoped_for_the_ways_that_surely_end_count_first():
     assert tokens_of(a.mask()) == tokens_of(b.mask())
 
 
+def test_many_keys_in_any_order_have_no_more_states_at_first_than_in_order():
+    keys = [f"k{i}" for i in range(200)]
+    schema = {"type": "object", "properties": {key: {"type": "integer"} for key in keys}}
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
+    in_order, in_any = (mw.compile_json_schema(schema, vocab, any_order=each) for each in (False, True))
+    mw.Matcher(in_order).mask()
+    matcher = mw.Matcher(in_any)
+    matcher.mask()
+    reader = in_any.reading()
+    assert reader.num_states <= in_order.reading().num_states
+    for number in (20, 40):  # a member has a state for each key that may follow, and few more
+        before = reader.num_states
+        some = random.Random(number).sample(keys, number)
+        matcher.reset()
+        assert all(matcher.advance(byte + 1) for byte in json.dumps(dict.fromkeys(some, 1)).encode())
+        assert matcher.is_accepting
+        assert reader.num_states - before < 2.5 * number * len(keys)
+    matcher.reset()
+    assert not all(matcher.advance(byte + 1) for byte in b'{"k7": 1, "k150": 2, "k7": 3}')
+
+
 def test_states_in_any_order_are_made_for_texts_after_the_seconds_of_the_budget():
     """Integers tell the branches apart, and what `o` may be follows from the branches that are left."""
 

@@ -297,6 +297,7 @@ def test_the_text_that_jumps_write_is_what_the_tokenizer_writes_where_the_model_
         "type": "object",
         "properties": {"firstName": {"type": "string"}, "age": {"type": "integer"}, "tags": {"type": "array"}},
         "required": ["firstName", "age", "tags"],
+        "additionalProperties": False,  # else other keys may come anywhere, and no key is forced
     }
     table = mw.compile_json_schema(schema, vocab, whitespace=(", ", ": "))
     text = json.dumps({"firstName": "Ada Lovelace", "age": 36, "tags": ["a", None]}).encode()
