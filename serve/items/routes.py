@@ -26,7 +26,7 @@ MOST_LINES = 10_000
 """Most lines of one bulk update."""
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Error} for status in (400, 401, 404, 409, 413, 429, 500, 503, 504)
+    status: {"model": Error} for status in (400, 401, 404, 409, 413, 429, 500, 502, 503, 504)
 }
 _BULK = {
     "requestBody": {
