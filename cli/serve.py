@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -24,7 +25,8 @@ from . import options
 
 
 def _models(
-    folders: tuple[tuple[str | None, Path], ...],
+    given: tuple[tuple[str | None, Path | str], ...],
+    key: str | None,
     tokenizer: Path | None,
     eos: int | None,
     name: str | None,
@@ -32,13 +34,25 @@ def _models(
     dtype: str,
     calls: str,
 ) -> tuple[ModelSettings, ...]:
-    if not folders and (tokenizer, eos, name, device) != (None,) * 4:
+    if not given and (tokenizer, eos, name, device) != (None,) * 4:
         raise click.UsageError("--tokenizer, --eos, --name and --device go with --model")
-    if name is not None and len(folders) > 1:
+    if name is not None and len(given) > 1:
         raise click.UsageError("--name is of one model: name several as --model NAME=FOLDER")
     return tuple(
-        ModelSettings(folder, tokenizer, eos, name or own, device, dtype, calls) for own, folder in folders
+        ModelSettings(None, tokenizer, eos, name or own, url=each, key=key)
+        if isinstance(each, str)
+        else ModelSettings(each, tokenizer, eos, name or own, device, dtype, calls)
+        for own, each in given
     ) or (ModelSettings(calls=calls),)
+
+
+class _FolderOrUrl(click.Path):
+    """A folder, or where an engine is."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and value.startswith(("http://", "https://")):
+            return value
+        return super().convert(value, param, ctx)
 
 
 _model_options = options.gathered(
@@ -46,11 +60,20 @@ _model_options = options.gathered(
     _models,
     click.option(
         "--model",
-        "folders",
+        "given",
         multiple=True,
-        type=options.Named(click.Path(exists=True, file_okay=False, path_type=Path)),
+        type=options.Named(_FolderOrUrl(exists=True, file_okay=False, path_type=Path)),
         help="Folder of a causal language model of transformers, as FOLDER or NAME=FOLDER. Without one, the server "
-        "makes a small model of nonsense. A server of items takes several, and encoder-decoders too.",
+        "makes a small model of nonsense. A server of items takes several, and encoder-decoders too. It also takes the "
+        "URL of a running vLLM or SGLang in the place of a folder.",
+    ),
+    click.option(
+        "--engine-key",
+        "key",
+        envvar="MASKWRIGHT_ENGINE_KEY",
+        metavar="KEY",
+        help="Key that the vLLM or SGLang at the URL of a --model wants. The environment variable "
+        "MASKWRIGHT_ENGINE_KEY holds one too.",
     ),
     click.option(
         "--tokenizer",
@@ -294,11 +317,13 @@ def serve(
     if access.private_key is not None and access.certificate is None:
         raise click.UsageError("--ssl-keyfile goes with --ssl-certfile")
     if items is not None:
-        given = tuple(model for model in models if model.folder is not None)
+        given = tuple(model for model in models if model.folder is not None or model.url is not None)
         if not given and not items.example:
             raise click.UsageError("--catalogue needs the --model that ranks its items")
         items = replace(items, models=given)
     elif len(models) > 1:
         raise click.UsageError("a server of texts has one --model: give --catalogue too to serve items")
+    elif models[0].url is not None:
+        raise click.UsageError("a server of texts runs its model itself: a --model at a URL is for --catalogue")
     settings = Settings(models[0], items, replace(limits, budget=budget), cache, access, playground=playground)
     server.start(settings, say=lambda line: click.echo(line, err=True))

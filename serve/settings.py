@@ -19,6 +19,8 @@ class ModelSettings:
     device: str | None = None  # a GPU if there is one, else the CPU
     dtype: str = "auto"  # of the weights
     calls: str = "hermes"  # the family of the model, by how it writes calls of tools: see `families.NAMES`
+    url: str | None = None  # of a running vLLM or SGLang in the place of a folder, for a server of items
+    key: str | None = field(default=None, repr=False)  # that this engine wants from its clients
 
 
 @dataclass(frozen=True)

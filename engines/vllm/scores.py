@@ -27,6 +27,14 @@ Scores = Callable[[list[list[int]], list[list[int]]], list[Sequence[float]]]
 _LEAST = -9999.0  # how vLLM writes -inf in JSON
 
 
+class ServerError(ConnectionError):
+    """A server's answer is an error; `status` is that of HTTP."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 def engine_scores(llm: LLM) -> Scores:
     """Return what asks a `vllm.LLM` in this process.
 
@@ -70,7 +78,7 @@ def server_scores(
     such as one with a key. connections: how many requests run at once. timeout: seconds for which a server may
     be silent.
 
-    Calls raise ConnectionError where there is no answer, or one without what was asked for.
+    Calls raise ConnectionError where there is no answer, or one without what was asked for; ServerError for an error.
     """
     address = url.rstrip("/") + "/v1/completions"
     known = {"Content-Type": "application/json", **(headers or {})}
@@ -86,7 +94,7 @@ def server_scores(
                 (given,) = json.load(answer)["choices"][0]["logprobs"]["top_logprobs"]
             found = {name: float(value) for name, value in given.items()}
         except urllib.error.HTTPError as error:
-            raise ConnectionError(f"{address} answered {error.code}: {_text_of(error)}") from None
+            raise ServerError(f"{address} answered {error.code}: {_text_of(error)}", error.code) from None
         except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, AttributeError) as error:
             raise ConnectionError(f"{address} gave no log-probabilities: {error!r}") from error
         values = []

@@ -24,10 +24,10 @@ def start(settings: Settings, *, say: Callable[[str], None]) -> None:
         if items.example:
             items = made.enter_context(example.made(items))
             say("an example: a small model that was never trained, and 1,000 items. Its ranks mean nothing")
-        found = [models.example() if each.folder is None else models.load(each, items.between) for each in items.models]
+        between = items.between
+        found = [models.load(each, between) if each.folder or each.url else models.example() for each in items.models]
         for one in found:
-            held = "one cache for all beams of a prompt" if one.search.shares_prompts else "a cache for each beam"
-            say(f"{one.name}: {one.width:,} tokens, on {one.search.model.device}; {held}")
+            say(f"{one.name}: {one.about}")
         shops = [Shop(each, items.filters) for each in items.catalogues]
         for shop in shops:
             made.callback(shop.close)

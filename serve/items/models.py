@@ -13,6 +13,7 @@ from ...runtime.integrations.item_search import ItemSearch
 from ...vocabulary.vocabulary import Vocabulary
 from .. import loading
 from ..settings import ModelSettings
+from .engines import EngineSearch
 
 HISTORY = "{history}"
 """What stands in a prompt for the semantic IDs of a history."""
@@ -24,9 +25,9 @@ Encode = Callable[[str], list[int]]
 class ItemModel:
     """A model, and how a text becomes tokens before and behind the semantic IDs of a history."""
 
-    search: ItemSearch
+    search: ItemSearch | EngineSearch
     name: str
-    width: int  # logits
+    width: int | None  # logits; an engine does not say
     context: int | None  # most tokens of a prompt and a semantic ID together
     plain: Encode | None  # tokens of a part of a text; None without a tokenizer
     between: Sequence[int] = ()  # tokens that stand between two items of a history
@@ -43,9 +44,10 @@ class ItemModel:
         items: list[int] = []
         for at, item in enumerate(history):
             items += [*(self.between if at else ()), *item]
-        return [*self.begin, *self._of(before), *items, *self._of(behind), *self.end]
+        return [*self.begin, *self.part(before), *items, *self.part(behind), *self.end]
 
-    def _of(self, text: str) -> list[int]:
+    def part(self, text: str) -> list[int]:
+        """Return the tokens of a part of a prompt. Raises ConstraintError if the model has no tokenizer."""
         if not text:
             return []
         if self.plain is None:
@@ -55,10 +57,18 @@ class ItemModel:
             )
         return self.plain(text)
 
+    @property
+    def about(self) -> str:
+        """Where it runs, for the log of the server."""
+        if isinstance(self.search, EngineSearch):
+            return f"{self.search.product} at {self.search.url} serves it"
+        held = "one cache for all beams of a prompt" if self.search.shares_prompts else "a cache for each beam"
+        return f"{self.width:,} tokens, on {self.search.model.device}; {held}"
+
     def check(self, name: str, catalogue: Catalogue) -> None:
         """Raise ConstraintError if the model cannot write the semantic IDs of a catalogue."""
         size = catalogue.table.vocab_size
-        if size > self.width:
+        if self.width is not None and size > self.width:
             raise ConstraintError(
                 f"the catalogue {name!r} has {size:,} tokens, and the model {self.name!r} {self.width:,}: make it "
                 "for this model"
@@ -71,11 +81,18 @@ class ItemModel:
 
 
 def load(settings: ModelSettings, between: str = "") -> ItemModel:
-    """Return the model of transformers in a folder, a decoder or an encoder-decoder.
+    """Return the model of an engine, or of transformers in a folder, a decoder or an encoder-decoder.
 
     between: text that stands between two items of a history. Raises DataError; ConstraintError for text without a
     tokenizer.
     """
+    made = _of_folder(settings) if settings.url is None else _of_engine(settings, settings.url)
+    made.between = made.part(between)
+    return made
+
+
+def _of_folder(settings: ModelSettings) -> ItemModel:
+    """Return the model of transformers in a folder."""
     assert settings.folder is not None, "the example has a model of its own"
     model = loading.read_model(settings.folder, settings.device, settings.dtype, of_items=True)
     width, config = loading.width_of(model), model.config
@@ -86,11 +103,26 @@ def load(settings: ModelSettings, between: str = "") -> ItemModel:
     if loading.has_tokenizer(source):
         tokenizer = loading.read_tokenizer(source)
         made.plain = _plain(tokenizer)
-        made.begin, made.end = _around(tokenizer, made.plain)
+        made.begin, made.end = _around(tokenizer("a")["input_ids"], made.plain)
         made.vocabulary = Vocabulary.from_transformers(tokenizer, size=width, eos=settings.eos).fingerprint
     elif settings.tokenizer is not None:
         raise DataError(f"{source} is no folder of a tokenizer of transformers, as --tokenizer takes it here")
-    made.between = made._of(between)
+    return made
+
+
+def _of_engine(settings: ModelSettings, url: str) -> ItemModel:
+    """Return the model of a running vLLM or SGLang, which also encodes texts unless there is a tokenizer."""
+    search = EngineSearch(url, settings.name, settings.key)
+    made = ItemModel(search, settings.name or search.served, None, search.context, None)
+    encodes = None
+    if settings.tokenizer is not None:
+        tokenizer = loading.read_tokenizer(settings.tokenizer)
+        encodes = _plain(tokenizer), tokenizer("a")["input_ids"]
+    else:
+        encodes = search.tokens_of()
+    if encodes is not None:
+        made.plain, whole = encodes
+        made.begin, made.end = _around(whole, made.plain)
     return made
 
 
@@ -121,9 +153,9 @@ def _plain(tokenizer: Any) -> Encode:
     return encode
 
 
-def _around(tokenizer: Any, plain: Encode) -> tuple[list[int], list[int]]:
-    """Return the tokens that a tokenizer puts before and behind every text."""
-    whole, inside = [int(i) for i in tokenizer("a")["input_ids"]], plain("a")
+def _around(given: Sequence[Any], plain: Encode) -> tuple[list[int], list[int]]:
+    """Return the tokens that a tokenizer puts before and behind every text; given: those of "a"."""
+    whole, inside = [int(i) for i in given], plain("a")
     for at in range(len(whole) - len(inside) + 1):
         if whole[at : at + len(inside)] == inside:
             return whole[:at], whole[at + len(inside) :]

@@ -24,7 +24,7 @@ from .service import ItemService
 MOST_LINES = 10_000
 """Most lines of one bulk update."""
 
-_ERRORS = errors(400, 401, 404, 409, 413, 429, 500, 503, 504)
+_ERRORS = errors(400, 401, 404, 409, 413, 429, 500, 502, 503, 504)
 _BULK = {
     "requestBody": {
         "required": True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections import OrderedDict, deque
@@ -16,6 +17,7 @@ from ...compile.found_items import AnyFilter
 from ...errors import MaskwrightError
 from ...runtime.integrations.item_search import Found, Placed, Query
 from ..refusals import Refused, of_constraint, said
+from .engines import EngineSearch, GivenUpError, sglang_fields
 from .models import ItemModel
 from .shop import Shop
 
@@ -28,6 +30,7 @@ class Searched(NamedTuple):
     version: Catalogue
     keep: AnyFilter | None
     found: Found | None  # None where the filter keeps no item, so that nothing was searched
+    changed: int = 0  # items of an engine's answer that this version does not have, or that do not pass
 
 
 @dataclass(eq=False)
@@ -42,6 +45,7 @@ class Search:
     deny: Sequence[Any]
     client: str
     loop: asyncio.AbstractEventLoop
+    until: float = math.inf  # the deadline, by `time.monotonic`
     done: asyncio.Future[Searched] = field(init=False)
     given_up: bool = False  # nobody waits for it any more
 
@@ -67,10 +71,11 @@ class Searcher:
     """Searches for what was asked, in batches.
 
     A batch is of one model and one catalogue, and its beams fill `beam_rows` at most, but for one request alone. It
-    takes a request of each client in turn. seen(seconds, requests, beams) is told of each batch.
+    takes a request of each client in turn. seen(seconds, requests, beams) is told of each batch. threads: how many
+    batches at once, more than one where an engine searches; a batch is then one request.
     """
 
-    def __init__(self, beam_rows: int, seen: Callable[[float, int, int], None]) -> None:
+    def __init__(self, beam_rows: int, seen: Callable[[float, int, int], None], threads: int = 1) -> None:
         self._beam_rows, self._seen = beam_rows, seen
         self.fault: BaseException | None = None
         self.running = 0  # requests of the batch that runs
@@ -79,11 +84,14 @@ class Searcher:
         self._wake = threading.Condition()
         self._closing = False
         self._placed: dict[tuple[int, int], Placed] = {}
-        self._thread = threading.Thread(target=self._run, name="maskwright-search", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._run, name="maskwright-search", daemon=True) for _ in range(threads)
+        ]
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
 
     def submit(self, search: Search) -> None:
         """Let a request wait for its search. Raises Refused if nothing is searched any more."""
@@ -110,13 +118,15 @@ class Searcher:
             self._waiting.clear()
 
     def close(self, seconds: float) -> None:
-        """Give up all requests and end the thread, waiting at most so many seconds for it."""
+        """Give up all requests and end the threads, waiting at most so many seconds for them."""
         self.cancel_all()
         with self._wake:
             self._closing = True
-            self._wake.notify()
-        if self._thread.is_alive():
-            self._thread.join(seconds)
+            self._wake.notify_all()
+        until = time.monotonic() + seconds
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(max(0.0, until - time.monotonic()))
 
     def stalled(self, seconds: float) -> bool:
         """Whether one batch has taken longer than so many seconds."""
@@ -169,16 +179,24 @@ class Searcher:
         return batch
 
     def _search(self, batch: list[Search]) -> None:
-        self.since, self.running = time.monotonic(), len(batch)
         began = time.monotonic()
+        with self._wake:
+            self.since, self.running = began, self.running + len(batch)
         try:
             self._found(batch)
+        except Refused as refused:  # by an engine, or what no engine can be asked for
+            for search in batch:
+                search.tell(refused)
+        except GivenUpError:
+            for search in batch:
+                search.tell(Refused("the search was given up", status=504, code="deadline_exceeded"))
         except Exception as error:  # such as memory that a device lacks for one batch
             _log.exception("a batch of %d searches has failed", len(batch))
             for search in batch:
                 search.tell(Refused(f"the search has failed: {said(error)}"[:500], status=500, code="model_fault"))
         finally:
-            self.since, self.running = None, 0
+            with self._wake:
+                self.since, self.running = None, self.running - len(batch)
         self._seen(time.monotonic() - began, len(batch), sum(search.beams for search in batch))
 
     def _found(self, batch: list[Search]) -> None:
@@ -203,6 +221,15 @@ class Searcher:
         def late() -> list[int]:
             return [at for at, (search, _) in enumerate(ready) if search.given_up]
 
+        if isinstance(model.search, EngineSearch):
+            (search, keep), (query,) = ready[0], queries
+            named = search.filters if all(each in shop.filters for each in search.filters) else None
+            best, changed = model.search.find(
+                version, placed, query, lambda: sglang_fields(shop.name, version, keep, named, search.deny),
+                search.until, lambda: search.given_up,
+            )  # fmt: skip
+            search.tell(Searched(version, keep, best, changed))
+            return
         found = model.search.search(placed, queries, stop=late)
         for (search, keep), each in zip(ready, found, strict=True):
             if each is not None:
@@ -216,7 +243,10 @@ class Searcher:
 
 
 def _fits(batch: Sequence[Search], search: Search) -> bool:
-    return not batch or (batch[0].model is search.model and batch[0].shop is search.shop)
+    if not batch:
+        return True
+    alike = batch[0].model is search.model and batch[0].shop is search.shop
+    return alike and not isinstance(search.model.search, EngineSearch)
 
 
 def keeps_any(keep: AnyFilter) -> bool:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,12 +20,14 @@ from ...table.snapshot import Snapshot
 from ..places import Places
 from ..refusals import Refused, of_constraint, said
 from ..settings import ItemSettings, Limits
+from .engines import EngineSearch
 from .metrics import ItemMetrics, ItemsNow
 from .models import HISTORY, ItemModel
 from .requests import Item, Line, RetrieveRequest
 from .searcher import Search, Searched, Searcher
 from .shop import Shop
 
+_log = logging.getLogger("maskwright.serve")
 _THREADS = 4  # that read prompts, wait for updates and write answers
 
 
@@ -56,6 +61,12 @@ class ItemService:
             raise ConstraintError(f"the prompt of the server must have {HISTORY} once, not {settings.prompt!r}")
         self.metrics = ItemMetrics()
         self.searcher = Searcher(settings.beam_rows, self.metrics.searched)
+        at_once = max(1, min(64, settings.beam_rows // settings.most_beams))
+        self.engines = {  # each with threads of its own, so that none waits for another or for the models here
+            each.name: Searcher(settings.beam_rows, self.metrics.searched, at_once)
+            for each in models if isinstance(each.search, EngineSearch)
+        }  # fmt: skip
+        self._searchers = [self.searcher, *self.engines.values()]
         self._places = Places(0, self.limits.max_queue, "requests")
         self._pool = ThreadPoolExecutor(_THREADS, "maskwright-items")
         self.draining = self.warm = False
@@ -66,8 +77,9 @@ class ItemService:
     # ---------------------------------------------------------------------------------------------- from start to end
 
     async def start(self) -> None:
-        """Start the thread, and search each catalogue once with each model, so that no request waits for that."""
-        self.searcher.start()
+        """Start the threads, and search each catalogue once with each model, so that no request waits for that."""
+        for searcher in self._searchers:
+            searcher.start()
         self._warming = asyncio.create_task(self._warm_up())
 
     async def _warm_up(self) -> None:
@@ -76,9 +88,15 @@ class ItemService:
             for model in self.models.values():
                 for shop in self.shops.values():
                     first = [0] * min(4, model.context or 4)
-                    search = Search(model, shop, first, 2, (), (), "the server itself", loop)
-                    self.searcher.submit(search)
-                    await search.done
+                    until = time.monotonic() + self.settings.deadline if model.name in self.engines else math.inf
+                    search = Search(model, shop, first, 2, (), (), "the server itself", loop, until)
+                    self._searcher(model).submit(search)
+                    try:
+                        await search.done
+                    except Refused as refused:
+                        if model.name not in self.engines:
+                            raise
+                        _log.warning("the model %r finds no items of %r: %s", model.name, shop.name, refused)
             self.warm = True
         except Exception as error:
             self.failed = said(error)
@@ -89,14 +107,16 @@ class ItemService:
 
     def cancel_all(self) -> None:
         """End the requests that are still open."""
-        self.searcher.cancel_all()
+        for searcher in self._searchers:
+            searcher.cancel_all()
 
     async def stop(self) -> None:
         """End the threads. Updates that were begun are in the log."""
         self.drain()
         if self._warming is not None:
             self._warming.cancel()
-        await asyncio.to_thread(self.searcher.close, 10.0)
+        for searcher in self._searchers:
+            await asyncio.to_thread(searcher.close, 10.0)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     @property
@@ -107,8 +127,9 @@ class ItemService:
     @property
     def fault(self) -> str | None:
         """The reason why the server can find no items, None if it can."""
-        if self.searcher.fault is not None:
-            return f"the search has failed: {type(self.searcher.fault).__name__}"
+        fault = next((each.fault for each in self._searchers if each.fault is not None), None)
+        if fault is not None:
+            return f"the search has failed: {type(fault).__name__}"
         return None if self.failed is None else f"the first search failed: {self.failed}"
 
     @property
@@ -119,7 +140,8 @@ class ItemService:
 
     def now(self) -> ItemsNow:
         """Return the state of the service for `ItemMetrics`."""
-        return ItemsNow(self.searcher.waiting, self.searcher.running, self.ready, list(map(_about, self._shops())))
+        waiting, running = (sum(getattr(each, name) for each in self._searchers) for name in ("waiting", "running"))
+        return ItemsNow(waiting, running, self.ready, list(map(_about, self._shops())))
 
     # ------------------------------------------------------------------------------------------------------- searches
 
@@ -130,11 +152,12 @@ class ItemService:
         try:
             loop = asyncio.get_running_loop()
             asked = await loop.run_in_executor(self._pool, self._asked, request)
-            search = Search(
-                asked.model, asked.shop, asked.prompt, request.beams, request.filters, asked.deny, client, loop
-            )
             seconds = self.settings.deadline if request.timeout is None else request.timeout
-            self.searcher.submit(search)
+            search = Search(
+                asked.model, asked.shop, asked.prompt, request.beams, request.filters, asked.deny, client, loop,
+                time.monotonic() + seconds,
+            )  # fmt: skip
+            self._searcher(asked.model).submit(search)
             try:
                 searched = await asyncio.wait_for(search.done, seconds)
             except TimeoutError:
@@ -147,6 +170,9 @@ class ItemService:
             return await loop.run_in_executor(self._pool, _answer, asked, searched, name)
         finally:
             self._places.leave(1, client)
+
+    def _searcher(self, model: ItemModel) -> Searcher:
+        return self.engines.get(model.name, self.searcher)
 
     def _check_open(self) -> None:
         if self.draining:
@@ -222,9 +248,10 @@ class ItemService:
                 "nothing is left for the model to read: it knows no item of the history", param="history",
                 code="empty_prompt",
             )  # fmt: skip
-        wrong = next((token for token in tokens if not 0 <= token < model.width), None)
+        width = 1 << 31 if model.width is None else model.width  # an engine refuses others by itself
+        wrong = next((token for token in tokens if not 0 <= token < width), None)
         if wrong is not None:
-            raise Refused(f"token {wrong} is not in 0 .. {model.width - 1}", param="prompt")
+            raise Refused(f"token {wrong} is not in 0 .. {width - 1}", param="prompt")
         if model.context is not None and len(tokens) + (version.table.max_length or 0) > model.context:
             raise Refused(
                 f"the prompt has {len(tokens)} tokens, and the model has room for {model.context} with the answer",
@@ -352,6 +379,11 @@ def _answer(asked: Asked, searched: Searched, name: str) -> dict[str, Any]:
         notes.append(_note("filter_keeps_none", "no item passes the filter, so that none was searched"))
     elif below:
         notes.append(_note("below_min_score", f"{below} items were found whose scores are below min_score"))
+    if searched.changed:
+        notes.append(
+            _note("changed_items", f"{searched.changed} items of the engine are left out: its catalogue is another "
+                  "version, or its filter another")
+        )  # fmt: skip
     if searched.found is not None and len(rows) + below < request.limit:
         left = "" if searched.keep is None else " that pass the filter"
         notes.append(
@@ -376,7 +408,7 @@ def _answer(asked: Asked, searched: Searched, name: str) -> dict[str, Any]:
 
 def _ranked(searched: Searched, limit: int, least: float | None) -> tuple[NDArray[np.int64], list[float], int]:
     """Return the rows of the best items with their scores, each id once, and how many more scored below the least."""
-    version, keep, found = searched
+    version, keep, found = searched.version, searched.keep, searched.found
     rows: list[int] = []
     scores: list[float] = []
     seen: set[int | str] = set()

@@ -67,7 +67,7 @@ def test_every_option_is_one_setting(started, tmp_path):
     known = {name for param in main.commands["serve"].params for name in param.opts}
     of_items = {
         "--catalogue", "--log", "--follow", "--filter", "--prompt", "--between", "--beam-rows", "--max-beams",
-        "--deadline", "--capacity", "--example",
+        "--deadline", "--capacity", "--example", "--engine-key",
     }  # fmt: skip
     of_others = {"--separators", "--playground", "--log-requests"}
     assert known - set(options) == of_items | of_others, "an option is not tried here"
@@ -94,6 +94,10 @@ def test_every_option_of_items_is_one_setting(started, tmp_path):
     one = tmp_path / "one.catalogue"
     assert started("--model", tmp_path, "--catalogue", one, "--log", "x").items.catalogues[0].log == Path("x")
     assert started("--example").items.models == ()
+    engine = ModelSettings(None, tmp_path, name="big", url="http://host:8000/", key="k")
+    asked = ("--model", "big=http://host:8000/", "--tokenizer", tmp_path, "--engine-key", "k")
+    assert started(*asked, "--catalogue", one).items.models == (engine,)
+    assert "'k'" not in repr(engine)  # no log has it
 
 
 def test_separators_take_the_place_of_white_space(started):
