@@ -265,7 +265,7 @@ def test_text_is_encoded_by_the_engine_or_refused(tmp_path):
         assert there.begin == [0]  # which this tokenizer puts before every text
         fields = {"prompt": "bought {history}, then ", "history": ["hat-1"]}
         found = ask(service, **fields).json()
-        codes = local.tokens("", service.held.newest().tokens_of(np.array([0])).reshape(-1).tolist())
+        codes = local.tokens("", service.held.newest().tokens_of(np.array([0])).tolist())
         assert found["usage"]["prompt_tokens"] == len("bought , then ") + 1 + len(codes)
         same = ask(service, prompt=there.tokens("text", ()), model="here").json()["items"]
         assert [item["id"] for item in ask(service, prompt="text").json()["items"]] == [item["id"] for item in same]
