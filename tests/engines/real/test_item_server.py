@@ -55,3 +55,11 @@ def test_items_are_those_of_the_model_that_vllm_serves(vllm_server, model, tmp_p
     with vllm_server("--max-logprobs", "128") as url:
         compare(url, model, shop)
     shop.close()
+
+
+def test_items_are_those_of_the_model_that_sglang_serves(sglang_server, model, tmp_path):
+    shop = begin(tmp_path, model)
+    files = {"items": {"file": str(tmp_path / "items"), "log": str(tmp_path / "log")}}
+    with sglang_server(json.dumps({"catalogues": files})) as url:
+        compare(url, model, shop)
+    shop.close()
