@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence, Sized
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -181,12 +182,15 @@ class ItemStore:
         self.header.code_tokens.tokens(codes, tokens, matrix.vocab_size)
         return tokens, ids
 
-    def put(self, items: Sequence[Any], sids: Sized | None, columns: Mapping[str, Sequence[Any]]) -> int:
+    def put(
+        self, items: Sequence[Any], sids: Sized | None, columns: Mapping[str, Sequence[Any]], *, join: bool = False
+    ) -> int:
         """Replace or add items by their ids (N,), all at once, and return the epoch that shows them.
 
         sids: codes (N, L); None: each item is there and keeps its own. columns: values (N,); a column that is not named
         stays as it was for an item that is there, and is missing for another. Raises ConstraintError, and changes
         nothing, as `insert` does, for an id that comes twice, and without `sids` for one that there is not.
+        join: whether base and delta are joined where the delta has no room, so that there always is.
         """
         if not len(items):
             return self.epoch
@@ -200,7 +204,17 @@ class ItemStore:
             self._check_open()
             self._columns.check(columns, len(named))
             put = self._planned(named, ids, tokens, columns)
-            self._put(put)
+            try:
+                self._put(put)
+                return self.epoch
+            except ConstraintError:  # there is no room
+                if not join:
+                    raise
+        with suppress(ConstraintError):  # what came meanwhile has no room either
+            self.compact()
+        with self._lock:
+            self._check_open()
+            self._put(self._planned(named, ids, tokens, columns), join=True)
             return self.epoch
 
     def _planned(
@@ -236,13 +250,18 @@ class ItemStore:
         gone_rows = np.concatenate([np.array([], np.int64), *(there[at] for at in new)])
         return Put(rows, ids.take(place), values, gone_rows, np.concatenate(old), changes)
 
-    def _put(self, put: Put) -> None:
-        """Write a put to the log and make it; the lock is held. Raises ConstraintError, and changes nothing."""
+    def _put(self, put: Put, *, join: bool = False) -> None:
+        """Write a put to the log and make it; the lock is held. Raises ConstraintError, and changes nothing.
+
+        join: whether base and delta are joined, while the lock is held, where the delta has no room.
+        """
 
         def record() -> None:
             self._record(PUT, put.to_bytes())
 
-        if len(put.tokens):
+        if len(put.tokens) and join:
+            self._sids.make_room(INSERT, put.tokens, record, prepare=self._prepare)
+        elif len(put.tokens):
             self._sids.update(INSERT, put.tokens, record)
         else:
             record()
