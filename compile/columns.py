@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -152,7 +153,7 @@ class GrowingColumn:
     def check(self, name: str, values: Sequence[Any]) -> None:
         """Raise ConstraintError for a value of another kind."""
         for row, value in enumerate(values):
-            if value is not None and (why := _wrong(self.kind, value)):
+            if value is not None and (why := wrong_value(self.kind, value)):
                 raise ConstraintError(f"row {row} of the column {name!r} has {value!r:.100}: {why}", argument="columns")
 
     def _read(self, name: str, values: Sequence[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -296,11 +297,11 @@ def _from_arrow(name: str, given: Any) -> Column:
     )
 
 
-def _wrong(kind: Kind, value: Any) -> str:
+def wrong_value(kind: Kind, value: Any) -> str:
     """Return why a value is not of a kind, "" if it is."""
     own = type(value)
     if kind == "float":
-        right = own in (int, float) and math.isfinite(value)
+        right = own in (int, float) and abs(value) <= sys.float_info.max  # as no NaN is
     elif kind == "int":
         right = own is int and -_MOST <= value < _MOST
     elif kind == "bool":
