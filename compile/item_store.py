@@ -199,7 +199,7 @@ class ItemStore:
         named = list(ids)
         if len(set(named)) < len(named):
             twice = next(each for at, each in enumerate(named) if each in named[:at])
-            raise ConstraintError(f"item {twice!r} comes twice: put it once", argument="items")
+            raise ConstraintError(f"item {twice!r} comes twice: put it once")
         with self._lock:
             self._check_open()
             self._columns.check(columns, len(named))
@@ -224,9 +224,7 @@ class ItemStore:
         live, all_tokens = self._live.view(), self._tokens.view()
         there = [rows[live[rows]] for rows in self._by_id.rows(named, len(live))]
         if tokens is None and (gone := [each for each, rows in zip(named, there, strict=True) if not rows.size]):
-            raise ConstraintError(
-                f"there is no item {gone[0]!r}, so that it needs a semantic ID: nothing was put", argument="items"
-            )
+            raise ConstraintError(f"there is no item {gone[0]!r}, so that it needs a semantic ID: nothing was put")
         stays = [
             tokens is None or (rows.size == 1 and bool((all_tokens[rows[0]] == tokens[at]).all()))
             for at, rows in enumerate(there)
@@ -283,7 +281,7 @@ class ItemStore:
             there = [rows[live[rows]] for rows in self._by_id.rows(named, len(live))]
             for each, rows in zip(named, there, strict=True):
                 if not rows.size:
-                    raise ConstraintError(f"there is no item {each!r} to delete: none was removed", argument="items")
+                    raise ConstraintError(f"there is no item {each!r} to delete: none was removed")
             gone = np.unique(np.concatenate(there))
             self._sids.update(DELETE, self._tokens.view()[gone], lambda: self._record(DELETE, bytes_of_delete(gone)))
             live[gone] = False
