@@ -687,3 +687,28 @@ def test_nothing_acknowledged_is_lost_by_a_kill(kills, tmp_path):
                     model[item] = price
             ends.join()
     assert len(model) > 10
+
+
+EXAMPLE = """
+import sys
+from maskwright.cli.main import main
+main(["serve", "--example", "--port", sys.argv[1]])
+"""
+
+
+def test_sigterm_closes_what_is_open_before_the_process_ends(tmp_path):
+    port, files = free_port(), tmp_path / "temporary"
+    files.mkdir()
+    running = subprocess.Popen(
+        [sys.executable, "-c", EXAMPLE, str(port)], cwd=ROOT, stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(files), "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])},
+    )  # fmt: skip
+    try:
+        wait(lambda: _is_ready(port, running), 120)
+        assert list(files.glob("maskwright-example-*"))
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == -signal.SIGTERM
+        assert not list(files.glob("maskwright-example-*"))
+    finally:
+        running.kill()
+        running.wait()
