@@ -184,7 +184,7 @@ class GrowingColumn:
     def check(self, name: str, values: Sequence[Any]) -> None:
         """Raise ConstraintError for a value of another kind."""
         for row, value in enumerate(values):
-            if value is not None and (why := _wrong(self.kind, value)):
+            if value is not None and (why := wrong_value(self.kind, value)):
                 raise ConstraintError(f"row {row} of the column {name!r} has {value!r:.100}: {why}", argument="columns")
 
     def _read(self, values: Sequence[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -335,7 +335,7 @@ def _from_arrow(name: str, given: Any) -> Column:
     )
 
 
-def _wrong(kind: Kind, value: Any) -> str:
+def wrong_value(kind: Kind, value: Any) -> str:
     """Return why a value is not of a kind, "" if it is."""
     own = type(value)
     if kind == "float":

@@ -6,6 +6,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Sized
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import Advice, ConstraintError, TableFileError
+from ..errors import Advice, ConstraintError, DeltaFullError, TableFileError
 from ..table.item_ids import IdIndex, ItemIds
 from ..table.item_updates import Put, bytes_of_delete, bytes_of_insert, delete_of_bytes, insert_of_bytes
 from ..table.live_items import GrowingArray, ItemIndex, LiveItems
@@ -187,12 +188,15 @@ class ItemStore:
         self.header.code_tokens.tokens(codes, tokens, matrix.vocab_size)
         return tokens, ids
 
-    def put(self, items: Sequence[Any], sids: Sized | None, columns: Mapping[str, Sequence[Any]]) -> int:
+    def put(
+        self, items: Sequence[Any], sids: Sized | None, columns: Mapping[str, Sequence[Any]], *, join: bool = False
+    ) -> int:
         """Replace or add items by their ids (N,), all at once, and return the epoch that shows them.
 
         sids: codes (N, L); None: each item is there and keeps its own. columns: values (N,); a column that is not named
         stays as it was for an item that is there, and is missing for another. Raises ConstraintError, and changes
         nothing, as `insert` does, for an id that comes twice, and without `sids` for one that there is not.
+        join: whether base and delta are joined where the delta has no room, so that there always is.
         """
         if not len(items) and (sids is None or not len(sids)):
             return self.epoch
@@ -201,11 +205,21 @@ class ItemStore:
         named = list(ids)
         if len(set(named)) < len(named):
             twice = Counter(named).most_common(1)[0][0]
-            raise ConstraintError(f"item {twice!r} comes twice: put it once", argument="items")
+            raise ConstraintError(f"item {twice!r} comes twice: put it once")
         values = self._columns.checked(columns, len(named))
         with self._lock:
             self._check_open()
-            self._put(self._planned(named, ids, tokens, values))
+            try:
+                self._put(self._planned(named, ids, tokens, values))
+                return self.epoch
+            except DeltaFullError:
+                if not join:
+                    raise
+        with suppress(DeltaFullError):  # what came meanwhile has no room either
+            self.compact()
+        with self._lock:
+            self._check_open()
+            self._put(self._planned(named, ids, tokens, values), join=True)
             return self.epoch
 
     def _planned(
@@ -215,9 +229,7 @@ class ItemStore:
         live, all_tokens = self._live.view(), self._tokens.view()
         there = [rows[live[rows]] for rows in self._by_id.rows(named, len(live))]
         if tokens is None and (gone := [each for each, rows in zip(named, there, strict=True) if not rows.size]):
-            raise ConstraintError(
-                f"there is no item {gone[0]!r}, so that it needs a semantic ID: nothing was put", argument="items"
-            )
+            raise ConstraintError(f"there is no item {gone[0]!r}, so that it needs a semantic ID: nothing was put")
         stays = [
             tokens is None or (rows.size == 1 and bool((all_tokens[rows[0]] == tokens[at]).all()))
             for at, rows in enumerate(there)
@@ -241,13 +253,18 @@ class ItemStore:
         gone_rows = np.concatenate([np.array([], np.int64), *(there[at] for at in new)])
         return Put(rows, ids.take(place), values, gone_rows, np.concatenate(old), changes)
 
-    def _put(self, put: Put) -> None:
-        """Write a put to the log and make it; the lock is held. Raises ConstraintError, and changes nothing."""
+    def _put(self, put: Put, *, join: bool = False) -> None:
+        """Write a put to the log and make it; the lock is held. Raises DeltaFullError, and changes nothing.
+
+        join: whether base and delta are joined, while the lock is held, where the delta has no room.
+        """
 
         def record() -> None:
             self._record(PUT, put.to_bytes())
 
-        if len(put.tokens):
+        if len(put.tokens) and join:
+            self._sids.make_room(INSERT, put.tokens, record, prepare=self._prepare)
+        elif len(put.tokens):
             self._sids.update(INSERT, put.tokens, record)
         else:
             record()

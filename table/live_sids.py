@@ -158,15 +158,26 @@ class LiveSids:
 
     def repeat(self, updates: Iterable[tuple[int, Rows]]) -> None:
         """Make updates again, which are as of `update`, and were made before: of a set that had room for them."""
-        for kind, rows in updates:
-            try:
-                self.update(kind, rows)
-            except ConstraintError:  # a compaction had made room before, or the other set had more
-                with self._lock:
-                    self._commit(kind, rows, *self._prepared(kind, rows, bounded=False))
-                    if self._since is not None:
-                        self._since.append((kind, rows))
-                self.compact()
+        for kind, rows in updates:  # a compaction had made room before, or the other set had more
+            self.make_room(kind, rows)
+
+    def make_room(
+        self,
+        kind: int,
+        sids: ArrayLike,
+        record: Callable[[], None] | None = None,
+        *,
+        prepare: Callable[[SortedMatrix], None] | None = None,
+    ) -> None:
+        """Make an update as `update` does; where there is no room for it, base and delta are joined behind it.
+
+        The caller lets nothing call `publish` meanwhile. prepare: as of `compact`.
+        """
+        try:
+            self.update(kind, sids, record)
+        except DeltaFullError:
+            self._apply(kind, self._checked(sids), record, bounded=False)
+            self.compact(prepare=prepare)
 
     def close(self) -> None:
         """Close the log, so that another live set may write to it. Updates of this one then raise ValueError."""
@@ -215,12 +226,15 @@ class LiveSids:
         record: called when it is sure that the update can be made, and before it is; if it raises, nothing changes.
         """
         rows = self._checked(sids)
-        if not len(rows):
-            return
+        if len(rows):
+            self._apply(kind, rows, record)
+
+    def _apply(self, kind: int, rows: Rows, record: Callable[[], None] | None, *, bounded: bool = True) -> None:
+        """Make an update of rows that were checked, and write it to the log first; arguments as of `_prepared`."""
         with self._lock:
             if self._closed:
                 raise ValueError("this live set was closed: its updates would be in no log")
-            prepared = self._prepared(kind, rows)
+            prepared = self._prepared(kind, rows, bounded=bounded)
             if self._log is not None:
                 self._log.append(kind, np.ascontiguousarray(rows, "<u4").tobytes())
             if record is not None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import NoReturn
 
 from ...errors import DataError
 from .. import server
@@ -21,6 +24,7 @@ def start(settings: Settings, *, say: Callable[[str], None]) -> None:
     items, access = settings.items, settings.access
     assert items is not None, "the server of texts has its own start"
     with ExitStack() as made:
+        made.enter_context(_closed_by_sigterm())
         if items.example:
             items = made.enter_context(example.made(items))
             say("an example: a small model that was never trained, and 1,000 items. Its ranks mean nothing")
@@ -44,3 +48,27 @@ def start(settings: Settings, *, say: Callable[[str], None]) -> None:
             say(f"{address}/ is a page to try it; --no-playground leaves it out")
         app = routes.create_app(service, page=page, api_keys=access.api_keys, log_requests=access.log_requests)
         server.run(app, service, access)
+
+
+class _TerminatedError(BaseException):
+    """The process has received SIGTERM."""
+
+
+@contextmanager
+def _closed_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the process after all inside has been closed: uvicorn sends it again when it has stopped."""
+    if threading.current_thread() is not threading.main_thread():  # where no signal arrives
+        yield
+        return
+
+    def end(*_: object) -> NoReturn:
+        raise _TerminatedError
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except _TerminatedError:
+        signal.signal(signal.SIGTERM, before)
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)

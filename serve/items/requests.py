@@ -8,9 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..requests import wrong_value
 
+MOST_ID = 4096  # characters of an id
 MOST_IDS = 10_000  # in one list of a request
 
-ItemId = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | Annotated[str, Field(max_length=4096)]
+ItemId = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | Annotated[str, Field(max_length=MOST_ID)]
 Ids = Annotated[list[ItemId], Field(max_length=MOST_IDS)]
 Expression = Annotated[str, Field(min_length=1, max_length=4096)]
 Value = bool | int | float | str | None

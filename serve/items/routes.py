@@ -19,7 +19,7 @@ from ..middleware import JSON
 from ..refusals import Refused
 from ..web import OBJECT, GoneError, errors, new_app, unless_gone
 from .requests import Acknowledged, Item, Line, RetrieveAnswer, RetrieveRequest
-from .service import ItemService
+from .service import ItemService, Numbered
 
 MOST_LINES = 10_000
 """Most lines of one bulk update."""
@@ -115,9 +115,9 @@ def create_app(
     return app
 
 
-def _lines(body: bytes) -> list[Line]:
+def _lines(body: bytes) -> list[Numbered]:
     """Return the lines of a bulk update. Raises Refused with the number of a line that is wrong."""
-    found: list[Line] = []
+    found: list[Numbered] = []
     for number, line in enumerate(body.split(b"\n"), start=1):
         if not line.strip():
             continue
@@ -125,15 +125,17 @@ def _lines(body: bytes) -> list[Line]:
             raise Refused(f"there are more than {MOST_LINES:,} lines: send them in parts", code="too_many_lines")
         try:
             check_text_depth(line.decode("utf-8", "replace"))
-            found.append(Line.model_validate_json(line))
+            found.append((number, Line.model_validate_json(line)))
         except SchemaError as error:
-            raise Refused(f"line {number}: {error.message}", line=number, code="invalid_item") from None
+            why = f"line {number}: {error.message}"
+            raise Refused(why, line=number, acknowledged=0, code="invalid_item") from None
         except ValidationError as error:
             fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
             where = ".".join(str(part) for part in fault["loc"])
             raise Refused(
-                f"line {number}: {f'{where}: ' if where else ''}{fault['msg']}", line=number, code="invalid_item"
-            ) from None
+                f"line {number}: {f'{where}: ' if where else ''}{fault['msg']}", line=number, acknowledged=0,
+                code="invalid_item",
+            ) from None  # fmt: skip
     if not found:
         raise Refused("the body has no line: send one JSON object for each item", code="invalid_item")
     return found

@@ -6,15 +6,16 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...compile.catalogue import Catalogue
+from ...compile.columns import wrong_value
 from ...errors import ConstraintError
 from ...table.snapshot import Snapshot
 from ..places import Places
@@ -23,12 +24,12 @@ from ..settings import ItemSettings, Limits
 from .engines import EngineSearch
 from .metrics import ItemMetrics, ItemsNow
 from .models import HISTORY, ItemModel
-from .requests import Item, Line, RetrieveRequest
+from .requests import MOST_ID, Item, Line, RetrieveRequest, Value
 from .searcher import Search, Searched, Searcher
 from .shop import Shop
 
 _log = logging.getLogger("maskwright.serve")
-_THREADS = 4  # that read prompts, wait for updates and write answers
+_THREADS = 4  # that read prompts and updates, and write answers
 
 
 @dataclass
@@ -57,6 +58,9 @@ class ItemService:
         for model in models:
             for shop in shops:
                 model.check(shop.name, shop.newest())
+        for name, error in shops[0].unusable.items() if shops else ():
+            if not any(name in shop.filters for shop in shops):
+                raise ConstraintError(f"the filter {name!r} is of no catalogue: {error}")
         if settings.prompt.count(HISTORY) != 1:
             raise ConstraintError(f"the prompt of the server must have {HISTORY} once, not {settings.prompt!r}")
         self.metrics = ItemMetrics()
@@ -67,7 +71,7 @@ class ItemService:
             for each in models if isinstance(each.search, EngineSearch)
         }  # fmt: skip
         self._searchers = [self.searcher, *self.engines.values()]
-        self._places = Places(0, self.limits.max_queue, "requests")
+        self._places = Places(1, self.limits.max_queue, "requests")
         self._pool = ThreadPoolExecutor(_THREADS, "maskwright-items")
         self.draining = self.warm = False
         self.failed: str | None = None  # the reason why the first search failed
@@ -276,7 +280,7 @@ class ItemService:
     def item(self, shop: Shop, name: str) -> dict[str, Any]:
         """Return one item as it is now. Raises Refused."""
         version = shop.newest()
-        each = _id_of(shop, name)
+        each = id_of(name, strings=shop.ids_are_strings)
         rows = version.rows_of([each])[0]
         if not rows.size:
             raise _no_item(shop, each)
@@ -286,70 +290,119 @@ class ItemService:
 
     async def put(self, shop: Shop, name: str, item: Item) -> dict[str, Any]:
         """Replace or add an item. Raises Refused."""
-        shop.check_changes()
-        return await self.update(shop, [Line(id=_id_of(shop, name), sid=item.sid, columns=item.columns)])
+        return await self._change(shop, lambda: self._groups(shop, [(1, _line(shop, name, item))]))
 
     async def delete(self, shop: Shop, name: str) -> dict[str, Any]:
         """Remove an item. Raises Refused."""
-        shop.check_changes()
-        each = _id_of(shop, name)
-        if not await asyncio.to_thread(lambda: shop.newest().rows_of([each])[0].size):
-            raise _no_item(shop, each)
-        return await self.update(shop, [Line(id=each, delete=True)])
 
-    async def update(self, shop: Shop, lines: Sequence[Line]) -> dict[str, Any]:
+        def groups() -> list[Group]:
+            version = shop.newest()
+            each = id_of(name, strings=shop.ids_are_strings)
+            if not version.rows_of([each])[0].size:
+                raise _no_item(shop, each)
+            return self._groups(shop, [(1, Line(id=each, delete=True))])
+
+        return await self._change(shop, groups)
+
+    async def update(self, shop: Shop, lines: Sequence[Numbered]) -> dict[str, Any]:
         """Make updates in their order, and return once they are in the log. Raises Refused.
 
-        Lines that follow each other and do the same are one update; of an error, `line` says before which one nothing
-        is missing.
+        Lines that follow each other and do the same are one update. If a line is wrong in itself, nothing is done; if
+        its item is not there, the lines before its update are.
         """
+        return await self._change(shop, lambda: self._groups(shop, lines))
+
+    async def _change(self, shop: Shop, groups: Callable[[], list[Group]]) -> dict[str, Any]:
+        """Make updates, each after the one before; no thread of those that searches need waits for the log."""
         self._check_open()
         shop.check_changes()
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._update, shop, lines)
-
-    def _update(self, shop: Shop, lines: Sequence[Line]) -> dict[str, Any]:
-        version = shop.newest()
-        for at, line in enumerate(lines):
-            _check_ids(version, [line.id], "id", line=at + 1)
-            for name in line.columns:
-                if name not in version.columns:
-                    raise Refused(
-                        f"the catalogue {shop.name!r} has no column {name!r}", param="columns", code="no_such_column",
-                        line=at + 1,
-                    )  # fmt: skip
-        told = {"epoch": version.epoch, "put": 0, "deleted": 0}
-        done = 0
-        for group in _alike(lines):
-            try:
-                if group[0].delete:
-                    told["epoch"] = shop.delete([line.id for line in group])
-                    told["deleted"] += len(group)
-                else:
-                    sids = None if group[0].sid is None else [line.sid or [] for line in group]
-                    columns = {name: [line.columns[name] for line in group] for name in group[0].columns}
-                    told["epoch"] = shop.put([line.id for line in group], sids, columns)
-                    told["put"] += len(group)
-            except ConstraintError as error:
-                raise Refused(
-                    said(error), param=error.argument, code="invalid_item", line=done + 1, acknowledged=done,
-                    epoch=told["epoch"],
-                ) from None  # fmt: skip
-            done += len(group)
-        self.metrics.updated(told["put"], told["deleted"])
+        told = {"epoch": 0, "put": 0, "deleted": 0}
+        try:
+            for group in await asyncio.get_running_loop().run_in_executor(self._pool, groups):
+                await self._make(shop, group, told)
+        finally:
+            self.metrics.updated(told["put"], told["deleted"])
         return told
 
+    async def _make(self, shop: Shop, group: Group, told: dict[str, Any]) -> None:
+        """Make one update, and count it in `told`. Raises Refused."""
+        done = told["put"] + told["deleted"]
+        more = {"acknowledged": done, **({"epoch": told["epoch"]} if done else {})}
+        doing = shop.delete(group.ids) if group.deletes else shop.put(group.ids, group.sids, group.columns)
+        try:
+            told["epoch"] = await asyncio.wrap_future(doing)
+        except ConstraintError as error:
+            line = group.numbers[0]
+            if group.sids is None:  # a line is right in itself, so its item is not there
+                found = await asyncio.get_running_loop().run_in_executor(
+                    self._pool, lambda: shop.newest().rows_of(group.ids)
+                )
+                line = next((at for at, rows in zip(group.numbers, found, strict=True) if not rows.size), line)
+            raise Refused(said(error), param=error.argument or "id", code="invalid_item", line=line, **more) from None
+        except OSError as error:
+            raise Refused(
+                f"the log of the catalogue {shop.name!r} cannot be written: {error.strerror}: this update "
+                "was not made",
+                status=500, code="log_fault", line=group.numbers[0], **more,
+            ) from None  # fmt: skip
+        told["deleted" if group.deletes else "put"] += len(group.ids)
 
-def _alike(lines: Sequence[Line]) -> list[list[Line]]:
+    @staticmethod
+    def _groups(shop: Shop, lines: Sequence[Numbered]) -> list[Group]:
+        """Return the updates that lines are. Raises Refused for one that is wrong in itself."""
+        version = shop.newest()
+        for at, line in lines:
+            more = {"line": at, "acknowledged": 0}
+            _check_ids(version, [line.id], "id", code="invalid_item", **more)
+            if line.sid is not None:
+                _check_sid(version, line.sid, **more)
+            for name, value in line.columns.items():
+                column = version.columns.get(name)
+                if column is None:
+                    there = ", ".join(version.columns) or "none"
+                    raise Refused(
+                        f"the catalogue {shop.name!r} has no column {name!r:.100}; it has: {there}", param="columns",
+                        code="no_such_column", **more,
+                    )  # fmt: skip
+                if value is not None and (why := wrong_value(column.kind, value)):
+                    raise Refused(f"{name} has {value!r:.100}: {why}", param="columns", code="invalid_item", **more)
+        return [Group.of(each) for each in _alike(lines)]
+
+
+Numbered = tuple[int, Line]
+"""A line and its number in the body."""
+
+
+class Group(NamedTuple):
+    """Lines that are one update."""
+
+    numbers: list[int]
+    deletes: bool
+    ids: list[int | str]
+    sids: list[list[int]] | None
+    columns: dict[str, list[Value]]
+
+    @classmethod
+    def of(cls, numbered: Sequence[Numbered]) -> Group:
+        """Return the update of lines that are alike."""
+        numbers, lines = [at for at, _ in numbered], [line for _, line in numbered]
+        first = lines[0]
+        sids = None if first.sid is None else [line.sid or [] for line in lines]
+        columns = {name: [line.columns[name] for line in lines] for name in first.columns}
+        return cls(numbers, first.delete, [line.id for line in lines], sids, columns)
+
+
+def _alike(lines: Sequence[Numbered]) -> list[list[Numbered]]:
     """Return lines in groups that are one update each: of one kind, with the same columns, and no id twice."""
-    groups: list[list[Line]] = []
+    groups: list[list[Numbered]] = []
     seen: set[int | str] = set()
     before: tuple[Any, ...] = ()
-    for line in lines:
+    for at, line in lines:
         kind = line.delete, line.sid is None, tuple(line.columns)
         if groups and kind == before and line.id not in seen:
-            groups[-1].append(line)
+            groups[-1].append((at, line))
         else:
-            groups.append([line])
+            groups.append([(at, line)])
             seen.clear()
         before = kind
         seen.add(line.id)
@@ -464,15 +517,35 @@ def _check_ids(version: Catalogue, ids: Sequence[Any], param: str, **more: Any) 
                 raise Refused("has a lone surrogate, which no UTF-8 spells: remove it", param=param, **more) from None
 
 
-def _id_of(shop: Shop, name: str) -> int | str:
-    """Return the id that a path names. Raises Refused."""
-    if shop.ids_are_strings:
+def _check_sid(version: Catalogue, sid: Sequence[int], **more: Any) -> None:
+    """Raise Refused for codes that are no semantic ID of a catalogue."""
+    if len(sid) != version.code_tokens.length:
+        why = f"has {len(sid)} codes, and semantic IDs of this catalogue have {version.code_tokens.length}"
+        raise Refused(why, param="sid", code="invalid_item", **more)
+    if (wrong := next((code for code in sid if not 0 <= code < 1 << 31), None)) is not None:
+        raise Refused(f"has {wrong!r:.100}, which is no code", param="sid", code="invalid_item", **more)
+    try:
+        version.code_tokens.tokens(np.array(sid), None, version.table.vocab_size)
+    except ConstraintError as error:
+        raise Refused(said(error), param="sid", code="invalid_item", **more) from None
+
+
+def _line(shop: Shop, name: str, item: Item) -> Line:
+    """Return the line that puts an item with the id that a path names. Raises Refused."""
+    if len(name) > MOST_ID:
+        raise Refused(f"the id has {len(name):,} characters, and an id has {MOST_ID:,} at most", param="id")
+    return Line(id=id_of(name, strings=shop.ids_are_strings), sid=item.sid, columns=item.columns)
+
+
+def id_of(name: str, *, strings: bool) -> int | str:
+    """Return the id that a path names. strings: whether ids are strings, not integers. Raises Refused."""
+    if strings:
         return name
     try:
         found = int(name)
     except ValueError:
         found = 1 << 63
-    if not -(1 << 63) <= found < 1 << 63:
+    if not -(1 << 63) <= found < 1 << 63 or str(found) != name:
         raise Refused(f"{name[:100]!r} is no id of this catalogue, whose ids are integers", status=404, param="id")
     return found
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from ...compile.catalogue import Catalogue
 from ...compile.catalogue_file import is_fixed
 from ...compile.found_items import AnyFilter
-from ...errors import ConstraintError, DeltaFullError, MaskwrightError
+from ...errors import ConstraintError, MaskwrightError
 from ...table.snapshot import LiveFilter
 from ..refusals import Refused
 from ..settings import CatalogueSettings
@@ -25,6 +26,7 @@ T = TypeVar("T")
 _log = logging.getLogger("maskwright.serve")
 _MOST_FILTERS = 64  # kept of the newest version
 _LOG_BYTES = 64 << 20  # after which the file is saved anew, so that a start reads a short log
+_SAVE_AGAIN = 60.0  # seconds after a file could not be saved
 
 
 class Shop:
@@ -45,7 +47,9 @@ class Shop:
         self._kept: OrderedDict[tuple[str, ...], AnyFilter] = OrderedDict()  # of the newest version, by expressions
         self._updates = ThreadPoolExecutor(1, "maskwright-updates")
         self._saving: threading.Thread | None = None
+        self._save_at = 0.0  # not before this time
         self.fault: str | None = None  # why the newest version may be an old one
+        self.unusable: dict[str, ConstraintError] = {}  # filters, and why
         self.filters = dict(self._usable(filters))
 
     def _opened(self) -> Catalogue:
@@ -62,9 +66,11 @@ class Shop:
         for name, expression in filters:
             if name in self._now.columns:
                 raise ConstraintError(f"{name!r} is a column of the catalogue {self.name!r}: name the filter otherwise")
-            with suppress(ConstraintError):
-                self._now.keeps(expression)
+            try:
+                self._now.check_expression(expression)
                 found.append((name, expression))
+            except ConstraintError as error:
+                self.unusable[name] = error
         return found
 
     def close(self) -> None:
@@ -139,20 +145,20 @@ class Shop:
 
     def put(
         self, items: Sequence[Any], sids: Sequence[Sequence[int]] | None, columns: Mapping[str, Sequence[Any]]
-    ) -> int:
-        """Replace or add items, and return the epoch that shows them, once they are in the log: `Catalogue.put`.
+    ) -> Future[int]:
+        """Replace or add items: the result is the epoch that shows them, once they are in the log: `Catalogue.put`.
 
-        Raises Refused if the items do not change here; ConstraintError.
+        Raises Refused if the items do not change here. The result raises ConstraintError, OSError.
         """
-        return self._update(lambda now: now.put(items, sids, columns or None), len(items))
+        return self._update(lambda now: now.put(items, sids, columns or None, join=True))
 
-    def delete(self, items: Sequence[Any]) -> int:
-        """Remove items, and return the epoch that does not show them, once that is in the log. Raises as `put`."""
-        return self._update(lambda now: now.delete(items), 0)
+    def delete(self, items: Sequence[Any]) -> Future[int]:
+        """Remove items: the result is the epoch that does not show them, once that is in the log. Raises as `put`."""
+        return self._update(lambda now: now.delete(items))
 
-    def _update(self, change: Callable[[Catalogue], int], added: int) -> int:
+    def _update(self, change: Callable[[Catalogue], int]) -> Future[int]:
         self.check_changes()
-        return self._updates.submit(self._changed_by, change, added).result()
+        return self._updates.submit(self._changed_by, change)
 
     def check_changes(self) -> None:
         """Raise Refused if the items do not change here."""
@@ -168,27 +174,25 @@ class Shop:
                 status=409, code="catalogue_fixed",
             )  # fmt: skip
 
-    def _changed_by(self, change: Callable[[Catalogue], int], added: int) -> int:
-        capacity, log = self.settings.capacity, self.settings.log
-        if added and self._now.num_added + added > capacity:  # the thread that saves makes room
-            self._save_beside()
-            if self._saving is not None:
-                self._saving.join()
+    def _changed_by(self, change: Callable[[Catalogue], int]) -> int:
         try:
-            try:
-                epoch = change(self._now)
-            except DeltaFullError:  # below one prefix, or for all
-                self._now.compact()
-                epoch = change(self._now)
+            epoch = change(self._now)
         finally:
             self._changed = True
-        if self._now.num_added * 2 > capacity or (log is not None and log.stat().st_size > _LOG_BYTES):
+        if self._now.num_added * 2 > self.settings.capacity or self._log_bytes() > _LOG_BYTES:
             self._save_beside()
         return epoch
 
+    def _log_bytes(self) -> float:
+        assert self.settings.log is not None, "a catalogue without a log does not change"
+        try:
+            return self.settings.log.stat().st_size
+        except FileNotFoundError:  # with the file, a log is made anew
+            return math.inf
+
     def _save_beside(self) -> None:
         """Join what was added with the file, in a thread, if none does: the log then begins anew."""
-        if self._saving is None or not self._saving.is_alive():
+        if time.monotonic() >= self._save_at and (self._saving is None or not self._saving.is_alive()):
             self._saving = threading.Thread(target=self._save, name="maskwright-save", daemon=True)
             self._saving.start()
 
@@ -197,4 +201,5 @@ class Shop:
             self._now.save(self.settings.file)
         except (MaskwrightError, OSError):
             _log.exception("the catalogue %r was not saved; its log goes on", self.name)
+            self._save_at = time.monotonic() + _SAVE_AGAIN
         self._changed = True

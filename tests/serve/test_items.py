@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import random as randoms
@@ -28,9 +29,11 @@ from prometheus_client.parser import text_string_to_metric_families  # noqa: E40
 import maskwright as mw  # noqa: E402
 from maskwright.runtime.integrations.item_search import Query  # noqa: E402
 from maskwright.serve.items import example, models, routes  # noqa: E402
-from maskwright.serve.items.service import ItemService  # noqa: E402
+from maskwright.serve.items.service import ItemService, id_of  # noqa: E402
 from maskwright.serve.items.shop import Shop  # noqa: E402
+from maskwright.serve.refusals import Refused  # noqa: E402
 from maskwright.serve.settings import CatalogueSettings, ItemSettings, Limits  # noqa: E402
+from maskwright.table import update_log  # noqa: E402
 from tests.support import browsers  # noqa: E402
 from tests.support.servers import free_port, serving, wait  # noqa: E402
 
@@ -78,7 +81,7 @@ def delete(service, item):
 
 
 def bulk(service, *lines):
-    body = "\n".join(json.dumps(line) for line in lines)
+    body = "\n".join(line and json.dumps(line) for line in lines)
     return httpx.post(f"{service.url}/v1/catalogues/example/items", content=body, timeout=60)
 
 
@@ -260,19 +263,21 @@ def test_a_search_that_is_late_is_given_up_and_frees_its_place(tmp_path):
         assert not service.open
 
 
-def test_clients_share_the_queue(tmp_path):
-    with items_served(tmp_path, limits=Limits(max_queue=4)) as service:
+@pytest.mark.parametrize(("max_queue", "own"), [(4, 3), (0, 1)])
+def test_clients_share_the_queue(max_queue, own, tmp_path):
+    """One request is searched, and half of those that wait may be of one client."""
+    with items_served(tmp_path, limits=Limits(max_queue=max_queue)) as service:
         model = next(iter(service.models.values())).search
         search, go_on = model.search, threading.Event()
         model.search = lambda *args, **options: (go_on.wait(30), search(*args, **options))[1]
         with ThreadPoolExecutor(4) as pool:
-            asked = [pool.submit(ask, service, history=["hat-1"]) for _ in range(2)]
-            wait(lambda: service.open == 2)
+            asked = [pool.submit(ask, service, history=["hat-1"]) for _ in range(own)]
+            wait(lambda: service.open == own)
             refused = ask(service, history=["hat-1"])
             assert refused.status_code == 429
             assert refused.json()["error"]["code"] == "client_queue_full"
             go_on.set()
-            assert [each.result().status_code for each in asked] == [200, 200]
+            assert [each.result().status_code for each in asked] == [200] * own
 
 
 def test_a_batch_that_fails_takes_no_other_with_it(tmp_path):
@@ -319,6 +324,90 @@ def test_items_whose_ids_need_escapes_can_be_put(service):
     assert httpx.delete(path).status_code == 200
 
 
+def test_an_id_in_a_path_is_told_exactly(service):
+    answer = put(service, "x" * 5000, sid=[1, 1, 1])
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "id")
+    assert id_of("10", strings=False) == 10
+    assert id_of("10", strings=True) == "10"
+    for other in ("1_0", "+10", "010", " 10", "\u0661\u0660", "10.0", "1" * 5000):
+        with pytest.raises(Refused, match="no id of this catalogue"):
+            id_of(other, strings=False)
+
+
+def test_new_items_that_share_a_prefix_have_room(tmp_path):
+    """Between compactions few sequences may be added below one prefix: a client's update makes room for itself."""
+    sids = np.random.default_rng(0).integers(0, 10, (200, 5))
+    offsets = [257 + 10 * level for level in range(5)]
+    columns = {"price": [1.0] * 200}
+    made = mw.Catalogue.of(
+        sids, [f"i{at}" for at in range(200)], example.WIDTH, offsets=offsets, kind="matrix", columns=columns
+    )
+    made.save(tmp_path / "items.catalogue")
+    with items_served(tmp_path) as service:
+        lines = [{"id": f"n{at}", "sid": [7, 7, 7, at // 10, at % 10]} for at in range(100)]
+        for answer in [put(service, line["id"], sid=line["sid"]) for line in lines[:40]] + [bulk(service, *lines)]:
+            assert answer.status_code == 200, answer.text
+        assert state(service)["items"] == 300
+        found = ask(service, history=["i1"], filter="id == 'n99'").json()["items"]
+        assert [(item["id"], item["sid"]) for item in found] == [("n99", [7, 7, 7, 9, 9])]
+    with items_served(tmp_path) as service:
+        assert (state(service)["items"], state(service)["epoch"]) == (300, 41)
+
+
+def test_updates_that_wait_hold_up_no_search(service, tmp_path):
+    """However many updates wait for the log, searches go on."""
+    held = threading.Event()
+    shop = service.held
+    shop._updates.submit(held.wait, 60)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            waiting = [pool.submit(put, service, f"w{at}", sid=[1, 1, at]) for at in range(8)]
+            time.sleep(0.5)
+            assert ask(service, history=["hat-1"]).status_code == 200
+            assert not any(each.done() for each in waiting)
+            held.set()
+            assert {each.result().status_code for each in waiting} == {200}
+    finally:
+        held.set()
+    bulk(service, *({"id": f"w{at}", "delete": True} for at in range(8)))
+
+
+def test_a_log_that_cannot_be_written_is_told_and_changes_nothing(tmp_path, monkeypatch):
+    with items_served(tmp_path) as service:
+        with monkeypatch.context() as patch:
+            patch.setattr(update_log, "write", full)
+            answer = bulk(service, {"id": "hat-1", "columns": {"price": 1}}, {"id": "hat-2", "delete": True})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["line"], error["acknowledged"]) == (500, "log_fault", 1, 0)
+        assert "No space left" in error["message"]
+        assert state(service)["epoch"] == 0
+        assert delete(service, "hat-1").json()["epoch"] == 1
+    with items_served(tmp_path) as service:
+        assert (state(service)["items"], state(service)["epoch"]) == (999, 1)
+
+
+def full(*arguments):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_filter_of_no_catalogue_is_refused_at_the_start(tmp_path):
+    example.catalogue().save(tmp_path / "items.catalogue")
+    for text, why in (("price <", "is no expression"), ("prize < 5", "names 'prize'")):
+        shop = Shop(CatalogueSettings("example", tmp_path / "items.catalogue"), [("wrong", text)])
+        with pytest.raises(mw.errors.ConstraintError, match=f"the filter 'wrong' is of no catalogue: .*{why}"):
+            ItemService([models.example()], [shop], ItemSettings())
+
+
+def test_a_log_that_was_removed_is_made_anew(tmp_path):
+    with items_served(tmp_path) as service:
+        (tmp_path / "items.log").unlink()
+        assert put(service, "hat-1", columns={"price": 1}).status_code == 200
+        wait(lambda: (tmp_path / "items.log").exists())
+        assert put(service, "hat-1", columns={"price": 2}).status_code == 200
+    with items_served(tmp_path) as service:
+        assert service.held.newest().columns["price"].at(service.held.newest().rows_of(["hat-1"])[0]) == [2.0]
+
+
 def test_a_bulk_update_is_made_line_by_line(service):
     before = state(service)["items"]
     lines = [{"id": f"bulk-{at}", "sid": [30, at % 32, at // 32], "columns": {"price": at}} for at in range(100)]
@@ -336,24 +425,35 @@ def test_a_bulk_update_is_made_line_by_line(service):
 @pytest.mark.parametrize(
     ("lines", "line", "acknowledged", "why"),
     [
-        ([{"id": "x1", "sid": [1, 1, 1]}, {"id": 5, "sid": [1, 1, 1]}], 2, None, "strings"),
-        ([{"id": "x1", "sid": [1, 1, 1]}, {"sid": [1, 1, 1]}], 2, None, "Field required"),
-        ([{"id": "x1", "sid": [1, 1, 1], "columns": {"colour": 1}}], 1, None, "no column 'colour'"),
-        ([{"id": "x1", "delete": True, "sid": [1, 1, 1]}], 1, None, "an id alone"),
+        ([{"id": "x1", "sid": [1, 1, 1]}, {"id": 5, "sid": [1, 1, 1]}], 2, 0, "strings"),
+        ([{"id": "x1", "sid": [1, 1, 1]}, {"sid": [1, 1, 1]}], 2, 0, "Field required"),
+        ([{"id": "x1", "sid": [1, 1, 1], "columns": {"colour": 1}}], 1, 0, "no column 'colour'"),
+        ([{"id": "x1", "delete": True, "sid": [1, 1, 1]}], 1, 0, "an id alone"),
         ([{"id": "x1", "sid": [1, 1, 1]}, {"id": "nobody", "delete": True}], 2, 1, "no item 'nobody'"),
         ([{"id": "x1", "sid": [1, 1, 1]}, {"id": "x2", "columns": {"price": 1}}], 2, 1, "needs a semantic ID"),
-        ([{"id": "x1", "sid": [1, 1, 99]}], 1, 0, "code 99"),
+        ([{"id": "x1", "sid": [1, 1, 1]}, {"id": "x2", "sid": [1, 1, 99]}], 2, 0, "code 99"),
+        ([{"id": "x1", "sid": [1, 1, 10**30]}], 1, 0, "no code"),
         ([{"id": "x1", "sid": [1, 1]}], 1, 0, "3"),
+        ([{"id": "x1", "sid": []}], 1, 0, "3"),
         ([{"id": "x1", "sid": [1, 1, 1], "columns": {"price": "dear"}}], 1, 0, "finite numbers"),
+        ([{"id": "x1", "sid": [1, 1, 1], "columns": {"price": 10**400}}], 1, 0, "finite numbers"),
+        ([{"id": "hat-2", "columns": {"price": 7}}, {"id": "x2", "columns": {"price": 1}}], 2, 0, "semantic ID"),
+        (
+            ["", {"id": "x1", "sid": [1, 1, 1]}, "", {"id": "hat-2", "delete": True}, {"id": "y", "delete": True}],
+            5,
+            1,
+            "y",
+        ),
     ],
 )
 def test_a_wrong_line_is_named_and_says_what_is_in_the_log(service, lines, line, acknowledged, why):
+    before = state(service)["epoch"]
     answer = bulk(service, *lines)
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert why in error["message"]
-    assert error["line"] == line
-    assert error.get("acknowledged") == acknowledged
+    assert (error["line"], error["acknowledged"]) == (line, acknowledged)
+    assert state(service)["epoch"] == before + acknowledged == error.get("epoch", before)
     there = service.held.newest().rows_of(["x1"])[0].size
     assert there == bool(acknowledged)
     if there:
@@ -626,3 +726,28 @@ def test_nothing_acknowledged_is_lost_by_a_kill(kills, tmp_path):
                     model[item] = price
             ends.join()
     assert len(model) > 10
+
+
+EXAMPLE = """
+import sys
+from maskwright.cli.main import main
+main(["serve", "--example", "--port", sys.argv[1]])
+"""
+
+
+def test_sigterm_closes_what_is_open_before_the_process_ends(tmp_path):
+    port, files = free_port(), tmp_path / "temporary"
+    files.mkdir()
+    running = subprocess.Popen(
+        [sys.executable, "-c", EXAMPLE, str(port)], cwd=ROOT, stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(files), "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])},
+    )  # fmt: skip
+    try:
+        wait(lambda: _is_ready(port, running), 120)
+        assert list(files.glob("maskwright-example-*"))
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == -signal.SIGTERM
+        assert not list(files.glob("maskwright-example-*"))
+    finally:
+        running.kill()
+        running.wait()
