@@ -160,6 +160,8 @@ class GrowingColumn:
 
     def set(self, rows: NDArray[np.int64], values: Sequence[Value]) -> None:
         """Change the values of rows (n,)."""
+        if not len(rows):
+            return
         if len(self._texts) > _SPARE_TEXTS + 2 * len(self._values.view()):
             self._drop_texts()
         made, known = self._read(values)

@@ -183,6 +183,16 @@ def test_a_put_that_joins_always_has_room(tmp_path):
     ) == (expected)
 
 
+def test_a_new_item_copies_no_column():
+    shop = mw.Catalogue.of([[0, 0]] * 100, np.arange(100), 4, kind="matrix", columns={"price": [1] * 100}).live()
+    seen = []
+    for item, code in ((200, 1), (201, 2), (0, 3)):  # new ones, and one whose semantic ID changes
+        shop.put([item], [[code, code]], {"price": [item]})
+        seen.append(shop.publish().columns["price"].values)
+    assert np.shares_memory(seen[0], seen[1])
+    assert np.shares_memory(seen[1], seen[2])
+
+
 def test_updates_and_snapshots_go_on_while_a_thread_compacts():
     shop = Shop(4, strings=False)
     stop = threading.Event()
