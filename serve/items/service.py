@@ -439,9 +439,9 @@ def _answer(asked: Asked, searched: Searched, name: str) -> dict[str, Any]:
         )  # fmt: skip
     if searched.found is not None and len(rows) + below < request.limit:
         left = "" if searched.keep is None else " that pass the filter"
-        notes.append(
-            _note("fewer_items", f"the search found {len(rows) + below} items{left}: more beams may find more")
-        )
+        full = len(searched.found.states) >= request.beams  # else no beam was dropped at any step
+        more = ": more beams may find more" if full else ", and there are no others"
+        notes.append(_note("fewer_items", f"the search found {len(rows) + below} items{left}{more}"))
     items = []
     if len(rows):
         sids = version.code_tokens.codes(version.tokens_of(rows)).tolist()

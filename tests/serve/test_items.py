@@ -354,6 +354,21 @@ def test_new_items_that_share_a_prefix_have_room(tmp_path):
         assert (state(service)["items"], state(service)["epoch"]) == (300, 41)
 
 
+def test_a_search_says_whether_more_beams_may_find_more(tmp_path):
+    with items_served(tmp_path) as service:
+        for fields, why in (
+            ({"beams": 4, "limit": 10}, "more beams may find more"),
+            ({"filter": "id in ('hat-1', 'hat-2')"}, "there are no others"),
+        ):
+            (note,) = ask(service, history=["hat-1"], **fields).json()["notes"]
+            assert note["code"] == "fewer_items"
+            assert why in note["message"]
+        bulk(service, *({"id": each, "delete": True} for each in service.held.newest().ids))
+        found = ask(service, history=["hat-1"]).json()
+        assert (state(service)["items"], found["items"]) == (0, [])
+        assert "no others" in found["notes"][-1]["message"]
+
+
 def test_updates_that_wait_hold_up_no_search(service, tmp_path):
     """However many updates wait for the log, searches go on."""
     held = threading.Event()
