@@ -24,6 +24,9 @@ from .columns import Column, Kind
 MOST_TEXT = 4096
 """Most characters of an expression."""
 
+MOST_ORDERED = 10_000_000
+"""Most texts that one expression compares with values by <, <=, > and >=: a second's work."""
+
 _MOST_DEPTH = 50
 _FEW = 8  # values that are compared one by one: each takes 0.3 ms of 10^6 rows
 _ID = "id"
@@ -165,6 +168,7 @@ class _Filter:
     def of(self, columns: Mapping[str, Column], count: int, index: IdIndex) -> Bools:
         """Return of which of so many items the expression is true."""
         self._columns, self._count, self._index = columns, count, index
+        self._ordered = 0  # texts that were compared with a value one by one
         return self._of(self._tree)
 
     def _of(self, node: ast.expr) -> Bools:
@@ -209,6 +213,11 @@ class _Filter:
         found: Bools
         if column.kind == "str":
             compare = _COMPARISONS[type(op)]
+            self._ordered += len(column.texts)
+            if self._ordered > MOST_ORDERED:
+                self._refuse(
+                    f"orders strings too often: it compares more than {MOST_ORDERED:,} texts with a value", left
+                )
             true = np.fromiter((compare(text, value) for text in column.texts[:] or [""]), np.bool_)
             found = true[column.values]
         elif column.kind == "int":

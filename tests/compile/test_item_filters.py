@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import maskwright as mw
+from maskwright.compile import item_filters
 from maskwright.compile.columns import Column
 from maskwright.compile.item_filters import check, keeps
 from maskwright.table.item_ids import IdIndex, ItemIds
@@ -261,3 +262,12 @@ def test_a_million_items_take_milliseconds():
         times.append(time.thread_time() - began)
     assert 15_000 < found.sum() < 25_000
     assert min(times) < 0.02
+
+
+def test_what_orders_too_many_texts_is_refused(monkeypatch):
+    monkeypatch.setattr(item_filters, "MOST_ORDERED", 20)
+    made = mw.Catalogue.of([[0], [1]], [1, 2], 4, columns={"title": ["a", "b"]})
+    assert made.keeps("title < 'b' and " * 9 + "title < 'b'").tolist() == [True, False]
+    with pytest.raises(mw.errors.ConstraintError, match="orders strings too often") as raised:
+        made.keeps("title < 'b' and " * 10 + "title < 'b'")
+    assert raised.value.argument == "filter"
