@@ -219,7 +219,7 @@ class IdIndex:
         # a text of more characters than all ids have bytes is looked for no further, however long it is
         asked = [at for at, each in enumerate(ids) if type(each) is own and _may_be(each, longest)]
         if asked:
-            wanted = _keys(_ids_of([ids[at] for at in asked]))
+            wanted = index_keys(_ids_of([ids[at] for at in asked]))
             low = np.searchsorted(keys, wanted)
             counts = np.searchsorted(keys, wanted, "right") - low
             rows = order[np.repeat(low + counts - np.cumsum(counts), counts) + np.arange(counts.sum())]
@@ -233,7 +233,7 @@ class IdIndex:
 
     def _sorted(self) -> tuple[NDArray[Any], NDArray[np.int32], int]:
         """Return the keys of the first rows in order, the row of each, and the bytes of the longest id."""
-        keys = _keys(self._ids)
+        keys = index_keys(self._ids)
         order = np.argsort(keys, kind="stable").astype(np.int32)
         longest = 0 if self._ids.starts is None else int(np.diff(self._ids.starts).max(initial=0))
         return keys[order], order, longest
@@ -251,7 +251,7 @@ def _ids_of(values: list[Any]) -> ItemIds:
     return _of_bytes([value.encode("utf-8", "surrogatepass") for value in values])
 
 
-def _keys(ids: ItemIds) -> NDArray[Any]:
+def index_keys(ids: ItemIds) -> NDArray[Any]:
     """Return what ids are sorted by: integers themselves, hashes of 64 bits of strings."""
     if ids.numbers is not None:
         return ids.numbers

@@ -238,7 +238,7 @@ def test_ids_that_cannot_be_there_have_no_rows():
 
 
 def test_ids_whose_keys_are_alike_are_told_apart(monkeypatch):
-    monkeypatch.setattr(item_ids, "_keys", lambda ids: np.zeros(len(ids), np.uint64))
+    monkeypatch.setattr(item_ids, "index_keys", lambda ids: np.zeros(len(ids), np.uint64))
     ids = ["a", "b", "a", "", "é", "b"]
     index = IdIndex(ItemIds.of(ids))
     index.append(6, ItemIds.of(["c", "a"]))

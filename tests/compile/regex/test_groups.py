@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -50,7 +51,16 @@ def a_pattern_of(kinds: str, rng: random.Random, depth: int, groups: list[int]) 
     return rng.choice("abc")
 
 
-@pytest.mark.parametrize(("kinds", "sign", "least"), [("cbrpa", r"\?>|[*+?}]\+", 200), ("cbrgi", r"\(\?\(", 150)])
+@pytest.mark.parametrize(
+    ("kinds", "sign", "least"),
+    [
+        pytest.param(
+            "cbrpa", r"\?>|[*+?}]\+", 200,
+            marks=pytest.mark.skipif(sys.version_info < (3, 11, 5), reason="re itself is wrong about possessive groups"),
+        ),
+        ("cbrgi", r"\(\?\(", 150),
+    ],
+)  # fmt: skip
 def test_groups_that_depend_on_the_order_of_trying_are_what_re_says(kinds: str, sign: str, least: int) -> None:
     compared = 0
     texts = list(texts_of("abc", 5))
