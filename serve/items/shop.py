@@ -45,7 +45,7 @@ class Shop:
         self._lock = threading.Lock()
         self._changed = False
         self._kept: OrderedDict[tuple[str, ...], AnyFilter] = OrderedDict()  # of the newest version, by expressions
-        self._updates = ThreadPoolExecutor(1, "maskwright-updates")
+        self.updates = ThreadPoolExecutor(1, "maskwright-updates")
         self._saving: threading.Thread | None = None
         self._save_at = 0.0  # not before this time
         self.fault: str | None = None  # why the newest version may be an old one
@@ -75,7 +75,7 @@ class Shop:
 
     def close(self) -> None:
         """End updates and close the log, so that another process may write to it."""
-        self._updates.shutdown()
+        self.updates.shutdown()
         if self._saving is not None:
             self._saving.join()
         if self.lives and not self.follows:
@@ -158,7 +158,7 @@ class Shop:
 
     def _update(self, change: Callable[[Catalogue], int]) -> Future[int]:
         self.check_changes()
-        return self._updates.submit(self._changed_by, change)
+        return self.updates.submit(self._changed_by, change)
 
     def check_changes(self) -> None:
         """Raise Refused if the items do not change here."""

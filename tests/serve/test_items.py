@@ -373,7 +373,7 @@ def test_updates_that_wait_hold_up_no_search(service, tmp_path):
     """However many updates wait for the log, searches go on."""
     held = threading.Event()
     shop = service.held
-    shop._updates.submit(held.wait, 60)
+    shop.updates.submit(held.wait, 60)
     try:
         with ThreadPoolExecutor(8) as pool:
             waiting = [pool.submit(put, service, f"w{at}", sid=[1, 1, at]) for at in range(8)]

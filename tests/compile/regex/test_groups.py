@@ -56,7 +56,7 @@ def a_pattern_of(kinds: str, rng: random.Random, depth: int, groups: list[int]) 
     [
         pytest.param(
             "cbrpa", r"\?>|[*+?}]\+", 200,
-            marks=pytest.mark.skipif(sys.version_info < (3, 11, 5), reason="re itself is wrong about possessive groups"),
+            marks=pytest.mark.skipif(sys.version_info < (3, 11, 5), reason="re itself is wrong about these"),
         ),
         ("cbrgi", r"\(\?\(", 150),
     ],
