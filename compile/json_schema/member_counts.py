@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from .algebra import AllOf, AnyOf, MemberCount, Node, Not, Required, once_each
 
+Seen = set[tuple[Node, frozenset[str]]]
+
 _TWICE = 'keys that "properties" does not declare are not remembered, and the same one twice would count as two'
 
 
@@ -23,27 +25,29 @@ def asks_for_several(node: Node) -> bool:
     return least_count(node) > 1 or ((shape is AllOf or shape is AnyOf) and any(map(asks_for_several, node.args)))
 
 
-def check_counts(node: Node, required: int = 0, seen: set[tuple[Node, int]] | None = None) -> None:
+def check_counts(node: Node, known: frozenset[str] = frozenset(), more: int = 0, seen: Seen | None = None) -> None:
     """Raise SchemaError if a formula asks for more members than an automaton can tell apart.
 
-    That is for two or more besides those that are required anyway. seen: parts that are checked, with what is required.
+    That is for two or more besides those that are required anyway. It then raises none for what is left of the formula
+    after members, in whatever order they come: a member that came is asked for, and required, once less at most.
+
+    known: keys that are required. more: how many others are. seen: parts that are checked, with what is known.
     """
     shape = type(node)
-    if least_count(node) - required > 1:
+    if least_count(node) - len(known) - more > 1:
         place = (node.args[0] if shape is Not else node).args[2]
         if place is not None:
             place.approximate(_TWICE, "the same key twice as two")
     elif shape is AllOf or shape is AnyOf:
         seen = set() if seen is None else seen
-        if (node, required) in seen:
+        if (node, known) in seen:
             return
-        seen.add((node, required))
-        before = required
+        seen.add((node, known))
         if shape is AllOf:
-            required += len(_required_in(node))
-            before = required + max([_least_required(part, _required_in(node)) for part in node.args])
+            known |= _required_in(node)
+            more = max([_least_required(part, known) for part in node.args])
         for part in node.args:
-            check_counts(part, required if type(part) is AnyOf else before, seen)
+            check_counts(part, known, 0 if type(part) is AnyOf else more, seen)
 
 
 def _required_in(node: Node) -> frozenset[str]:

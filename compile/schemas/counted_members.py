@@ -30,23 +30,22 @@ _TWICE = 'keys that "properties" does not declare are not remembered, and the sa
 
 
 @kept
-def check_counts(required: int, formula: Formula) -> None:
+def check_counts(required: int, known: frozenset[str], formula: Formula) -> None:
     """Raise SchemaError if a formula about an object asks for more undeclared members than can be told apart: for two.
 
-    What may stay unenforced is noted instead. required: how many other members the object has.
+    What may stay unenforced is noted instead. known: keys that the object has. required: how many other members it has.
     """
     kind, atom = formula.kind, formula.atom
     if kind is Kind.ATOM:
-        if type(atom) is MembersAtLeast and atom.args[1] is not None and atom.args[0] - required > 1:
+        if type(atom) is MembersAtLeast and atom.args[1] is not None and atom.args[0] - required - len(known) > 1:
             atom.args[1].approximate(_TWICE, "the same key twice as two")
         return
     before = required
     if kind is Kind.ALL_OF:
-        own = _required_in(formula)
-        required += len(own)
-        before = required + max([_least_required(own, part) for part in formula.parts])
+        known |= _required_in(formula)
+        before += max([_least_required(known, part) for part in formula.parts])
     for part in formula.parts:
-        check_counts(required if part.kind is Kind.ANY_OF else before, part)
+        check_counts(required if part.kind is Kind.ANY_OF else before, known, part)
 
 
 def _required_in(formula: Formula) -> frozenset[str]:

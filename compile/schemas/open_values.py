@@ -331,9 +331,9 @@ class OpenValues:
         required: how many other members it has.
         """
         try:
-            check_counts(required, frame.formula)
+            check_counts(required, frozenset(), frame.formula)
         except SchemaError:  # as far as that is not of an alternative that is out
-            check_counts(required, self.sharpened(frame))
+            check_counts(required, frozenset(), self.sharpened(frame))
 
     def _before_others(self, levels: Levels) -> Levels:
         """Return the levels of an object in which none but undeclared keys may come, and one must."""

@@ -510,6 +510,21 @@ TEXTS = [
         ['{"c": 1, "b": 2}', '{"x": 1, "b": 2}', '{"b": 1, "x": 2}'],
         ['{"b": 1}', '{"c": 1, "a"', '{"c": 1, "x"', '{"c": 1, "b": 1, "a"'],
     ),
+    # keys that are required twice come once: that too few are told apart shows before the first of them
+    (
+        {
+            "type": "object",
+            "properties": {"c": {}},
+            "required": ["b", "c"],
+            "oneOf": [
+                {"properties": {"b": {}}, "required": ["c", "b"], "additionalProperties": False},
+                {"maxProperties": 4},
+            ],
+        },
+        {"any_order": True},
+        ['{"b": 2, "c": 1}', '{"b": 2, "x": 1, "c": 1}', '{"y": 2, "c": 1, "x": 2, "b": 1}'],
+        ['{"b": 2, "x": 1}', '{"b": 2, "x": 1, "c": 1, "x"', '{"v": 2, "w": 2, "x": 1, "y": 1, "z"'],
+    ),
 ]  # fmt: skip
 
 
