@@ -298,20 +298,17 @@ class Catalogue(Items):
         """
         return self._changing.insert(sids, items, columns or {})
 
-    def put(
-        self, items: Any, sids: Any = None, columns: Mapping[str, Sequence[Any]] | None = None, *, join: bool = False
-    ) -> int:
+    def put(self, items: Any, sids: Any = None, columns: Mapping[str, Sequence[Any]] | None = None) -> int:
         """Replace or add items in the store, all at once: `publish` shows that.
 
         An item that keeps its semantic ID keeps its row, so that updates of its columns need no more memory. Another
-        takes the next row.
+        takes the next row. Where there is no room for more sequences, this compacts the store first.
 
         Args:
             items: (N,) ids, each once. What there is with such an id is replaced.
             sids: (N, L) codes; left out, each item is there and keeps its own.
             columns: Values (N,) by column. A column that is not named stays as it was for an item that is there, and is
                 missing for another.
-            join: Whether the store is compacted where there is no room for more sequences, so that there always is.
 
         Returns:
             The epoch that shows them.
@@ -327,7 +324,7 @@ class Catalogue(Items):
             >>> shop.publish().where("price < 50").num_sequences
             1
         """
-        return self._changing.put(items, sids, columns or {}, join=join)
+        return self._changing.put(items, sids, columns or {})
 
     def delete(self, items: Any) -> int:
         """Remove items from the store: `publish` shows that.

@@ -37,25 +37,29 @@ def ranked_items(
         raise ValueError(f"there are {len(tables)} filters for {batch} rows: as many rows for each are needed")
     each = batch // len(tables)
     rows = zip(given.states, given.scores, given.valid, strict=True)
-    return [_ranked(tables[i // each], ids, *row, limit) for i, row in enumerate(rows)], given.is_batch
+    best = [best_items(tables[i // each], ids, *row, limit) for i, row in enumerate(rows)]
+    return [{item: score for item, (_, score) in found.items()} for found in best], given.is_batch
 
 
-def _ranked(
+def best_items(
     table: Table | AnyFilter, ids: ItemIds, states: NDArray[Any], scores: NDArray[Any], valid: NDArray[Any],
     limit: int | None,
-) -> dict[ItemId, float]:  # fmt: skip
-    """Return the items of states (M,), the best first, with their scores."""
+) -> dict[ItemId, tuple[int, float]]:  # fmt: skip
+    """Return the items of states (M,), the best first, each once, with its row and its score.
+
+    table: the filter under which the search ran, or what it searched. ids: of all rows. limit: the most items.
+    """
     order = np.argsort(-scores, kind="stable")  # NaN, the last, all keep their order
     order = order[valid[order]]
     rows = table.input_rows(states[order])
     behind = np.repeat(np.arange(len(rows)), [len(group) for group in rows])  # which of the states each row is of
     found = np.concatenate([*rows, np.empty(0, np.int64)]).astype(np.int64)
     found = found[np.lexsort((found, behind))]  # items that share an ID in the order of the input
-    out: dict[ItemId, float] = {}
-    for item, score in zip(ids.at(found), scores[order][behind].tolist(), strict=True):
+    out: dict[ItemId, tuple[int, float]] = {}
+    for item, row, score in zip(ids.at(found), found.tolist(), scores[order][behind].tolist(), strict=True):
         if len(out) == limit:
             break
-        out.setdefault(item, score)
+        out.setdefault(item, (row, score))
     return out
 
 

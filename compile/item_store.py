@@ -188,15 +188,13 @@ class ItemStore:
         self.header.code_tokens.tokens(codes, tokens, matrix.vocab_size)
         return tokens, ids
 
-    def put(
-        self, items: Sequence[Any], sids: Sized | None, columns: Mapping[str, Sequence[Any]], *, join: bool = False
-    ) -> int:
+    def put(self, items: Sequence[Any], sids: Sized | None, columns: Mapping[str, Sequence[Any]]) -> int:
         """Replace or add items by their ids (N,), all at once, and return the epoch that shows them.
 
         sids: codes (N, L); None: each item is there and keeps its own. columns: values (N,); a column that is not named
         stays as it was for an item that is there, and is missing for another. Raises ConstraintError, and changes
         nothing, as `insert` does, for an id that comes twice, and without `sids` for one that there is not.
-        join: whether base and delta are joined where the delta has no room, so that there always is.
+        Where the delta has no room, base and delta are joined.
         """
         if not len(items) and (sids is None or not len(sids)):
             return self.epoch
@@ -209,12 +207,9 @@ class ItemStore:
         values = self._columns.checked(columns, len(named))
         with self._lock:
             self._check_open()
-            try:
+            with suppress(DeltaFullError):
                 self._put(self._planned(named, ids, tokens, values))
                 return self.epoch
-            except DeltaFullError:
-                if not join:
-                    raise
         with suppress(DeltaFullError):  # what came meanwhile has no room either
             self.compact()
         with self._lock:

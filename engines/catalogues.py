@@ -351,8 +351,7 @@ def _without(kept: Any, held: _Held, asked: CatalogueRequest) -> AnyFilter:
                 f"has {each!r}, and ids of the catalogue {asked.catalogue!r} are {named}", argument=DENY
             )
     if isinstance(kept, Snapshot | LiveFilter):
-        denied = catalogue.ids.rows(list(asked.deny)) if asked.deny else held.unwritable
-        return kept.without_rows(np.union1d(denied, held.unwritable))
+        return kept.without_rows(np.unique(np.concatenate([held.unwritable, *catalogue.rows_of(asked.deny)])))
     left = catalogue.without(list(asked.deny))
     return left if kept is held.table else kept & left
 

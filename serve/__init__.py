@@ -36,10 +36,9 @@ def start(settings: Settings, *, say: Callable[[str], None]) -> None:
     context = "" if loaded.context is None else f", {loaded.context:,} positions"
     say(f"{loaded.name}: {loaded.vocabulary.size:,} tokens{context}, on {loaded.model.device}; {made.limits.rows} rows")
     access = settings.access
-    address = f"{'http' if access.certificate is None else 'https'}://{access.host}:{access.port}"
-    say(f"{address}/v1 (model {loaded.name!r}); /health, /ready, /metrics; stop it with Ctrl-C")
+    say(f"{access.address}/v1 (model {loaded.name!r}); /health, /ready, /metrics; stop it with Ctrl-C")
     playground = settings.playground and not access.api_keys
     if playground:
-        say(f"{address}/ is the playground; --no-playground leaves it out")
+        say(f"{access.address}/ is the playground; --no-playground leaves it out")
     made_app = app.create_app(made, playground=playground, api_keys=access.api_keys, log_requests=access.log_requests)
     server.run(made_app, made, access)

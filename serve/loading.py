@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 TINY = "maskwright-tiny"
+POSITIONS = 4096  # of an untrained model
 _WORDS = (b'{"', b'": ', b'": "', b'", "', b'"}', b"true", b"false", b"null", b", ", b"the ", b"ing ", b"and ")
 Chat = Callable[[list[dict[str, Any]], list[dict[str, Any]] | None, Mapping[str, Any]], list[int]]
 _OWN = {"conversation", "messages", "tools", "tokenize", "add_generation_prompt", "chat_template"}  # of a template
@@ -53,23 +54,28 @@ def loaded(settings: ModelSettings) -> Loaded:
 
 def tiny(seed: int = 0) -> Loaded:
     """Return a small model with random weights over bytes and a few words. It writes nonsense and needs no download."""
-    torch, transformers = packages()
     vocabulary = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), *_WORDS], eos=0)
-    config = transformers.LlamaConfig(
-        vocab_size=vocabulary.size, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-        bos_token_id=None, eos_token_id=0, pad_token_id=0, initializer_range=0.1, max_position_embeddings=4096,
-    )  # fmt: skip
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = transformers.LlamaForCausalLM(config).eval()
+    model = untrained(vocabulary.size, 0.1, seed)
     note = (
         "there is no --model, so the server made a small model with random weights. It writes nonsense, but the "
         "nonsense always fits the constraint"
     )
     return Loaded(
-        model, vocabulary, TINY, vocabulary.encode, _joined(vocabulary.encode), config.max_position_embeddings,
+        model, vocabulary, TINY, vocabulary.encode, _joined(vocabulary.encode), POSITIONS,
         notes=[note],
     )  # fmt: skip
+
+
+def untrained(tokens: int, spread: float, seed: int = 0) -> PreTrainedModel:
+    """Return a small model with random weights, of which larger ones make it surer. Token 0 ends a text."""
+    torch, transformers = packages()
+    config = transformers.LlamaConfig(
+        vocab_size=tokens, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        bos_token_id=None, eos_token_id=0, pad_token_id=0, initializer_range=spread, max_position_embeddings=POSITIONS,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return transformers.LlamaForCausalLM(config).eval()  # type: ignore[no-any-return]
 
 
 def load(
@@ -88,7 +94,8 @@ def load(
     CPU. Raises DataError, ConstraintError.
     """
     model = read_model(folder, device, dtype)
-    size = width_of(model)
+    outputs: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    size = int(outputs.weight.shape[0] if outputs is not None else model.config.get_text_config().vocab_size)
     ends = _ends(model)
     source, notes = tokenizer or folder, []
     if has_tokenizer(source):
@@ -138,12 +145,6 @@ def read_model(folder: Path, device: str | None, dtype: str, *, of_items: bool =
             f"transformers cannot load a {kind} language model from {folder} ({_one_line(error)})"
         ) from error
     return model.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))  # type: ignore[no-any-return]
-
-
-def width_of(model: PreTrainedModel) -> int:
-    """Return how many logits a model gives."""
-    outputs: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    return int(outputs.weight.shape[0]) if outputs is not None else int(model.config.get_text_config().vocab_size)
 
 
 def has_tokenizer(source: Path) -> bool:

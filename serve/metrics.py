@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -33,14 +33,36 @@ class Watched(Protocol):
         """Return what it holds."""
 
 
-class Metrics:
-    """Counters and times of one server, in a registry of its own."""
+class ServerMetrics:
+    """What every server counts, in a registry of its own."""
 
     def __init__(self) -> None:
-        self.registry = own = CollectorRegistry()
+        self.registry = CollectorRegistry()
         self.requests = Counter(
-            "maskwright_requests", "Requests that have ended, by how", ["endpoint", "outcome"], registry=own
+            "maskwright_requests", "Requests that have ended, by how", ["endpoint", "outcome"], registry=self.registry
         )
+
+    def report(self, moment: Callable[[], Iterator[Metric]]) -> None:
+        """Report what is so at the moment as well, at each request for the metrics."""
+        self.registry.register(_Moment(moment))
+
+
+class _Moment(Collector):
+    """What is so at the moment of a request."""
+
+    def __init__(self, moment: Callable[[], Iterator[Metric]]) -> None:
+        self._moment = moment
+
+    def collect(self) -> Iterator[Metric]:
+        return self._moment()
+
+
+class Metrics(ServerMetrics):
+    """Counters and times of a server of texts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        own = self.registry
         self.prompt_tokens = Counter("maskwright_prompt_tokens", "Tokens of prompts", registry=own)
         self.tokens = Counter("maskwright_generated_tokens", "Tokens written, forced ones included", registry=own)
         self.forced = Counter("maskwright_forced_tokens", "Tokens written without asking the model", registry=own)
@@ -56,37 +78,31 @@ class Metrics:
         )
 
     def watch(self, service: Watched) -> None:
-        """Report what a service holds as well, at each request for the metrics."""
-        self.registry.register(_Moment(service))
+        """Report what a service holds as well."""
+        self.report(lambda: _held(service.now()))
 
 
-class _Moment(Collector):
-    """What a service holds at the moment of a request."""
-
-    def __init__(self, service: Watched) -> None:
-        self._service = service
-
-    def collect(self) -> Iterator[Metric]:
-        now = self._service.now()
-        stats = now.cache
-        for name, value, what in (
-            ("queue_length", now.waiting, "Sequences taken on that have no row yet"),
-            ("running", now.running, "Sequences that have a row"),
-            ("rows", now.rows, "Rows there are"),
-            ("compiling", now.compiling, "Constraints that are being compiled or looked up"),
-            ("ready", int(now.ready), "Whether requests are taken"),
-            ("cache_entries", stats.entries, "Tables and errors in the cache"),
-            ("cache_bytes", stats.bytes, "Bytes of the cache"),
-        ):
-            yield GaugeMetricFamily(f"maskwright_{name}", what, value=value)
-        asked = CounterMetricFamily("maskwright_cache_requests", "Answers of the cache, by origin", labels=["origin"])
-        for origin, count in (
-            ("memory", stats.hits), ("waited", stats.waits), ("disk", stats.disk_hits),
-            ("compiled", stats.compilations),
-        ):  # fmt: skip
-            asked.add_metric([origin], count)
-        yield asked
-        yield CounterMetricFamily(
-            "maskwright_cache_failures", "Constraints that could not be compiled", value=stats.failures
-        )
-        yield CounterMetricFamily("maskwright_cache_evictions", "Tables and errors forgotten", value=stats.evictions)
+def _held(now: Now) -> Iterator[Metric]:
+    """Return what a service holds."""
+    stats = now.cache
+    for name, value, what in (
+        ("queue_length", now.waiting, "Sequences taken on that have no row yet"),
+        ("running", now.running, "Sequences that have a row"),
+        ("rows", now.rows, "Rows there are"),
+        ("compiling", now.compiling, "Constraints that are being compiled or looked up"),
+        ("ready", int(now.ready), "Whether requests are taken"),
+        ("cache_entries", stats.entries, "Tables and errors in the cache"),
+        ("cache_bytes", stats.bytes, "Bytes of the cache"),
+    ):
+        yield GaugeMetricFamily(f"maskwright_{name}", what, value=value)
+    asked = CounterMetricFamily("maskwright_cache_requests", "Answers of the cache, by origin", labels=["origin"])
+    for origin, count in (
+        ("memory", stats.hits), ("waited", stats.waits), ("disk", stats.disk_hits),
+        ("compiled", stats.compilations),
+    ):  # fmt: skip
+        asked.add_metric([origin], count)
+    yield asked
+    yield CounterMetricFamily(
+        "maskwright_cache_failures", "Constraints that could not be compiled", value=stats.failures
+    )
+    yield CounterMetricFamily("maskwright_cache_evictions", "Tables and errors forgotten", value=stats.evictions)

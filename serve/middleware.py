@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from prometheus_client import CollectorRegistry, Counter
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .metrics import ServerMetrics
 from .refusals import Refused
 from .settings import Limits
 
@@ -31,20 +31,13 @@ _OPEN = ("/health", "/ready", "/metrics")  # for probes, which have no key
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
-class Counted(Protocol):
-    """The metrics of any service."""
-
-    registry: CollectorRegistry
-    requests: Counter
-
-
 class Watched(Protocol):
     """What is read of a service."""
 
     limits: Limits
 
     @property
-    def metrics(self) -> Counted:
+    def metrics(self) -> ServerMetrics:
         """Its metrics."""
 
 

@@ -55,6 +55,11 @@ class Access:
     write_seconds: float = 30.0  # after which a client that does not read its answer is cut off
     log_requests: bool = False  # whether a line of JSON is logged for each request
 
+    @property
+    def address(self) -> str:
+        """Where clients find the server."""
+        return f"{'http' if self.certificate is None else 'https'}://{self.host}:{self.port}"
+
     def __post_init__(self) -> None:
         if not all(self.api_keys):
             raise ValueError("an API key is empty: anybody could send it")

@@ -20,7 +20,8 @@ from starlette.types import Receive
 from .. import __version__
 from ..compile.json_schema.source import check_text_depth
 from ..errors import SchemaError
-from .middleware import JSON, Counted, Watch, error_of
+from .metrics import ServerMetrics
+from .middleware import JSON, Watch, error_of
 from .refusals import Refused, of_constraint
 from .requests import WHY
 from .settings import Limits
@@ -54,7 +55,7 @@ class Served(Protocol):
     warm: bool
 
     @property
-    def metrics(self) -> Counted:
+    def metrics(self) -> ServerMetrics:
         """The metrics, of which the count of requests is kept here."""
 
     @property

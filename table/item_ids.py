@@ -129,7 +129,7 @@ class ItemIds:
             return ItemIds(self.numbers[rows], None, None)
         assert self.text is not None
         assert self.starts is not None
-        lengths = self._lengths[rows]
+        lengths = np.diff(self.starts)[rows]
         starts = np.append(0, np.cumsum(lengths))
         text = np.empty(starts[-1], np.uint8)
         for low in range(0, len(rows), _TAKEN_AT_ONCE):
@@ -138,41 +138,6 @@ class ItemIds:
             places = np.repeat(self.starts[rows[part]] - starts[:-1][part], lengths[part]) + np.arange(begin, stop)
             text[begin:stop] = self.text[places]
         return ItemIds(None, text, starts)
-
-    def rows(self, ids: object) -> NDArray[np.int64]:
-        """Return the rows of items with any of some ids, ascending; an id that no item has has none.
-
-        ids: as for `of`. It looks through all N ids once, strings of a length at once.
-
-        >>> ItemIds.of(["hat", "shoe", "hat"]).rows(["hat", "sock"]).tolist()
-        [0, 2]
-        """
-        wanted = ItemIds.of(ids)
-        if not len(wanted) or (wanted.numbers is None) != (self.numbers is None):
-            return np.empty(0, np.int64)
-        if self.numbers is not None and wanted.numbers is not None:
-            return np.flatnonzero(np.isin(self.numbers, wanted.numbers))
-        found = []
-        for length in np.unique(wanted._lengths).tolist():
-            rows = np.flatnonzero(self._lengths == length)
-            found.append(rows[np.isin(self._of_length(rows, length), wanted._of_length(None, length))])
-        return np.sort(np.concatenate(found))
-
-    @property
-    def _lengths(self) -> NDArray[np.int64]:
-        """Bytes of each string."""
-        assert self.starts is not None
-        return np.diff(self.starts)
-
-    def _of_length(self, rows: NDArray[np.int64] | None, length: int) -> NDArray[Any]:
-        """Return the strings of so many bytes in rows, or of all that have as many, as values that can be compared."""
-        assert self.text is not None
-        assert self.starts is not None
-        rows = np.flatnonzero(self._lengths == length) if rows is None else rows
-        if length == 0:
-            return np.zeros(len(rows), np.int64)  # all are alike
-        places = self.starts[rows][:, None] + np.arange(length)
-        return np.ascontiguousarray(self.text[places]).view(f"S{length}").reshape(-1)
 
     @property
     def nbytes(self) -> int:

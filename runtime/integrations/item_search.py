@@ -73,6 +73,15 @@ class Placed:
     table: Table
     dev: backend.Placed
 
+    @classmethod
+    def of(cls, table: Table, device: torch.device | str, before: Placed | None = None) -> Placed:
+        """Return a table on a device. before: an earlier version of what lives, whose base is not copied again."""
+        if before is not None and before.table is table:
+            return before
+        if before is not None and isinstance(table, Snapshot) and getattr(before.table, "base", None) is table.base:
+            return cls(table, torch_ops.with_snapshot(before.dev, table))
+        return cls(table, torch_ops.to_device(table, device))
+
     @property
     def steps(self) -> int:
         """How many tokens an item has, the end not counted."""
@@ -105,6 +114,7 @@ class ItemSearch:
         model: The model.
         shares_prompts: Whether the beams of a request share its prompt's keys and values, as in `tree_beam_search`.
             Else, as of encoder-decoders and sliding windows, each beam has a cache of its own.
+        width: How many logits the model gives.
         most: What one pass holds at most. Less takes less memory.
 
     Examples:
@@ -140,7 +150,7 @@ class ItemSearch:
         self._room: int | None = getattr(decoder, "max_position_embeddings", None)
         self._read = of.get_input_embeddings().weight.shape[0]  # tokens that it knows, and that it writes
         head = of.get_output_embeddings()
-        self._written = self._read if head is None else head.weight.shape[0]
+        self.width = self._read if head is None else head.weight.shape[0]
         self.most = _ON_CPU if model.device.type == "cpu" else _ELSEWHERE
         takes = inspect.signature(model.forward).parameters
         self._selects = of.config.is_encoder_decoder or "logits_to_keep" in takes  # else it has those of whole prompts
@@ -161,15 +171,11 @@ class ItemSearch:
         """
         if not isinstance(table, TransitionTable | SortedMatrix | Snapshot) or table.max_length is None:
             raise TypeError(f"table must be that of a Catalogue, not a {type(table).__name__}")
-        if table.vocab_size > self._written:
+        if table.vocab_size > self.width:
             raise VocabularyMismatchError(
-                f"the model has {self._written} tokens, the catalogue {table.vocab_size}: it was made for another model"
+                f"the model has {self.width} tokens, the catalogue {table.vocab_size}: it was made for another model"
             )
-        if before is not None and before.table is table:
-            return before
-        if before is not None and isinstance(table, Snapshot) and getattr(before.table, "base", None) is table.base:
-            return Placed(table, torch_ops.with_snapshot(before.dev, table))
-        return Placed(table, torch_ops.to_device(table, self.model.device))
+        return Placed.of(table, self.model.device, before)
 
     def check(self, placed: Placed, query: Query) -> None:
         """Raise an error for a query that cannot be searched.
@@ -245,7 +251,7 @@ class ItemSearch:
                 most = max(longest, length), max(widest, beams)
                 count = len(group) + 1
                 padded = count * self._tokens(*most, placed)
-                logits = count * (most[1] if self._selects else max(most)) * self._written
+                logits = count * (most[1] if self._selects else max(most)) * self.width
                 differs = not self._pads and length != longest
                 if differs or any(
                     x > y for x, y in zip((padded, padded - tokens - own, logits), self.most, strict=True)

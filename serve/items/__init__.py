@@ -41,11 +41,10 @@ def start(settings: Settings, *, say: Callable[[str], None]) -> None:
         if not found or not shops:
             raise DataError("a server of items needs a model and a catalogue: give --model and --catalogue")
         service = ItemService(found, shops, items, settings.limits)
-        address = f"{'http' if access.certificate is None else 'https'}://{access.host}:{access.port}"
-        say(f"{address}/v1/retrieve; /v1/catalogues, /health, /ready, /metrics; stop it with Ctrl-C")
+        say(f"{access.address}/v1/retrieve; /v1/catalogues, /health, /ready, /metrics; stop it with Ctrl-C")
         page = settings.playground and not access.api_keys
         if page:
-            say(f"{address}/ is a page to try it; --no-playground leaves it out")
+            say(f"{access.address}/ is a page to try it; --no-playground leaves it out")
         app = routes.create_app(service, page=page, api_keys=access.api_keys, log_requests=access.log_requests)
         server.run(app, service, access)
 

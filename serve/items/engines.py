@@ -18,12 +18,10 @@ from typing import Any
 import numpy as np
 
 from ...compile.catalogue import Catalogue
-from ...compile.found_items import AnyFilter
 from ...engines.catalogues import CATALOGUE, DENY, FILTER
 from ...engines.vllm.beam_search import beam_search
 from ...engines.vllm.scores import ServerError, server_scores
 from ...errors import DataError
-from ...runtime import torch_ops
 from ...runtime.integrations.item_search import Found, Placed, Query, Table
 from ...table.snapshot import LiveFilter, Snapshot
 from ..refusals import Refused
@@ -83,11 +81,7 @@ class EngineSearch:
 
     def place(self, table: Table, before: Placed | None = None) -> Placed:
         """Return a catalogue's `table` in the host's memory: see `ItemSearch.place`."""
-        if before is not None and before.table is table:
-            return before
-        if before is not None and isinstance(table, Snapshot) and getattr(before.table, "base", None) is table.base:
-            return Placed(table, torch_ops.with_snapshot(before.dev, table))
-        return Placed(table, torch_ops.to_device(table, "cpu"))
+        return Placed.of(table, "cpu", before)
 
     def find(
         self, version: Catalogue, placed: Placed, query: Query, fields: Callable[[], dict[str, Any]], until: float,
@@ -154,7 +148,7 @@ class EngineSearch:
 
 
 def sglang_fields(
-    catalogue: str, version: Catalogue, keep: AnyFilter | None, names: Sequence[str] | None, deny: Sequence[Any]
+    catalogue: str, version: Catalogue, keep: LiveFilter | None, names: Sequence[str] | None, deny: Sequence[Any]
 ) -> dict[str, Any]:
     """Return the fields by which SGLang's search keeps to a filter.
 
@@ -163,7 +157,6 @@ def sglang_fields(
     """
     if keep is None:
         return {CATALOGUE: catalogue}
-    assert isinstance(keep, LiveFilter), "a shop's catalogue lives"
     assert keep.items is not None
     assert keep.snapshot.items is not None
     out = np.flatnonzero(keep.snapshot.items.live & ~keep.items)

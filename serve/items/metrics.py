@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
-from ..metrics import SLOW
+from ..metrics import SLOW, ServerMetrics
 
 _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _BEAMS = (16, 64, 256, 1024, 4096, 16384)
@@ -31,14 +30,12 @@ class Watched(Protocol):
         """Return what it holds."""
 
 
-class ItemMetrics:
-    """Counters and times of one server, in a registry of its own."""
+class ItemMetrics(ServerMetrics):
+    """Counters and times of a server of items."""
 
     def __init__(self) -> None:
-        self.registry = own = CollectorRegistry()
-        self.requests = Counter(
-            "maskwright_requests", "Requests that have ended, by how", ["endpoint", "outcome"], registry=own
-        )
+        super().__init__()
+        own = self.registry
         self._seconds = Histogram("maskwright_search_seconds", "One batch of searches", registry=own, buckets=SLOW)
         self._batch = Histogram("maskwright_search_requests", "Requests of one batch", registry=own, buckets=_COUNTS)
         self._beams = Histogram("maskwright_search_beams", "Beams of one batch", registry=own, buckets=_BEAMS)
@@ -58,33 +55,27 @@ class ItemMetrics:
         self._updates.labels("deleted").inc(deleted)
 
     def watch(self, service: Watched) -> None:
-        """Report what a service holds as well, at each request for the metrics."""
-        self.registry.register(_Moment(service))
+        """Report what a service holds as well."""
+        self.report(lambda: _held(service.now()))
 
 
-class _Moment(Collector):
-    """What a service holds at the moment of a request."""
-
-    def __init__(self, service: Watched) -> None:
-        self._service = service
-
-    def collect(self) -> Iterator[Metric]:
-        now = self._service.now()
-        for name, value, what in (
-            ("queue_length", now.waiting, "Requests that wait for their search"),
-            ("running", now.running, "Requests that are searched"),
-            ("ready", int(now.ready), "Whether requests are taken"),
-        ):
-            yield GaugeMetricFamily(f"maskwright_{name}", what, value=value)
-        for name, what in (
-            ("items", "Items of a catalogue"), ("epoch", "Updates that a catalogue has taken"),
-            ("added", "Sequences beside those of the file"), ("capacity", "Sequences that may be added"),
-        ):  # fmt: skip
-            family = GaugeMetricFamily(f"maskwright_catalogue_{name}", what, labels=["catalogue"])
-            for each in now.catalogues:
-                family.add_metric([each["name"]], each[name])
-            yield family
-        faults = GaugeMetricFamily("maskwright_catalogue_fault", "Whether a log cannot be read", labels=["catalogue"])
+def _held(now: ItemsNow) -> Iterator[Metric]:
+    """Return what a service holds."""
+    for name, value, what in (
+        ("queue_length", now.waiting, "Requests that wait for their search"),
+        ("running", now.running, "Requests that are searched"),
+        ("ready", int(now.ready), "Whether requests are taken"),
+    ):
+        yield GaugeMetricFamily(f"maskwright_{name}", what, value=value)
+    for name, what in (
+        ("items", "Items of a catalogue"), ("epoch", "Updates that a catalogue has taken"),
+        ("added", "Sequences beside those of the file"), ("capacity", "Sequences that may be added"),
+    ):  # fmt: skip
+        family = GaugeMetricFamily(f"maskwright_catalogue_{name}", what, labels=["catalogue"])
         for each in now.catalogues:
-            faults.add_metric([each["name"]], int(each["fault"] is not None))
-        yield faults
+            family.add_metric([each["name"]], each[name])
+        yield family
+    faults = GaugeMetricFamily("maskwright_catalogue_fault", "Whether a log cannot be read", labels=["catalogue"])
+    for each in now.catalogues:
+        faults.add_metric([each["name"]], int(each["fault"] is not None))
+    yield faults

@@ -95,16 +95,16 @@ def _of_folder(settings: ModelSettings) -> ItemModel:
     """Return the model of transformers in a folder."""
     assert settings.folder is not None, "the example has a model of its own"
     model = loading.read_model(settings.folder, settings.device, settings.dtype, of_items=True)
-    width, config = loading.width_of(model), model.config
+    search, config = ItemSearch(model), model.config
     context = None if config.is_encoder_decoder else getattr(config.get_text_config(), "max_position_embeddings", None)
     name = settings.name or settings.folder.resolve().name
-    made = ItemModel(ItemSearch(model), name, width, None if context is None else int(context), None)
+    made = ItemModel(search, name, search.width, None if context is None else int(context), None)
     source = settings.tokenizer or settings.folder
     if loading.has_tokenizer(source):
         tokenizer = loading.read_tokenizer(source)
         made.plain = _plain(tokenizer)
         made.begin, made.end = _around(tokenizer("a")["input_ids"], made.plain)
-        made.vocabulary = Vocabulary.from_transformers(tokenizer, size=width, eos=settings.eos).fingerprint
+        made.vocabulary = Vocabulary.from_transformers(tokenizer, size=search.width, eos=settings.eos).fingerprint
     elif settings.tokenizer is not None:
         raise DataError(f"{source} is no folder of a tokenizer of transformers, as --tokenizer takes it here")
     return made
@@ -130,16 +130,8 @@ def example() -> ItemModel:
     """Return the small model of the example, which reads bytes of text and the codes of its catalogue."""
     from .example import NAME, WIDTH, vocabulary
 
-    torch, transformers = loading.packages()
-    known = vocabulary()
-    config = transformers.LlamaConfig(
-        vocab_size=WIDTH, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-        bos_token_id=None, eos_token_id=0, pad_token_id=0, initializer_range=0.3, max_position_embeddings=4096,
-    )  # fmt: skip
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = transformers.LlamaForCausalLM(config).eval()
-    return ItemModel(ItemSearch(model), NAME, WIDTH, 4096, known.encode, vocabulary=known.fingerprint)
+    known, search = vocabulary(), ItemSearch(loading.untrained(WIDTH, 0.3))
+    return ItemModel(search, NAME, WIDTH, loading.POSITIONS, known.encode, vocabulary=known.fingerprint)
 
 
 def _plain(tokenizer: Any) -> Encode:

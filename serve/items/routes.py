@@ -79,19 +79,18 @@ def create_app(
     @app.get("/v1/catalogues", response_model=OBJECT, responses=_ERRORS)
     async def catalogues() -> Response:
         """Return the state of all catalogues."""
-        found = await asyncio.to_thread(lambda: [service.about(shop) for shop in service.shops.values()])
+        found = await asyncio.to_thread(lambda: [shop.about() for shop in service.shops.values()])
         return JSON({"object": "list", "data": found})
 
     @app.get("/v1/catalogues/{catalogue}", response_model=OBJECT, responses=_ERRORS)
     async def one_catalogue(catalogue: str) -> Response:
         """Return the state of a catalogue."""
-        return JSON(await asyncio.to_thread(service.about, service.shop(catalogue)))
+        return JSON(await asyncio.to_thread(service.shop(catalogue).about))
 
     @app.post("/v1/catalogues/{catalogue}/items", response_model=Acknowledged, responses=_ERRORS, openapi_extra=_BULK)
     async def bulk(catalogue: str, request: Request) -> Response:
         """Put and delete items, one a line. The answer comes once all of them are in the log."""
         shop = service.shop(catalogue)
-        shop.check_changes()
         lines = await asyncio.to_thread(_lines, await request.body())
         return JSON(await service.update(shop, lines))
 

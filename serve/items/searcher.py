@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...compile.catalogue import Catalogue
-from ...compile.found_items import AnyFilter
 from ...errors import MaskwrightError
 from ...runtime.integrations.item_search import Found, Placed, Query
+from ...table.snapshot import LiveFilter
 from ..refusals import Refused, of_constraint, said
 from .engines import EngineSearch, GivenUpError, sglang_fields
 from .models import ItemModel
@@ -28,7 +28,7 @@ class Searched(NamedTuple):
     """What a search found, and where: the version of the catalogue, and the filter under which it ran."""
 
     version: Catalogue
-    keep: AnyFilter | None
+    keep: LiveFilter | None
     found: Found | None  # None where the filter keeps no item, so that nothing was searched
     changed: int = 0  # items of an engine's answer that this version does not have, or that do not pass
 
@@ -202,36 +202,44 @@ class Searcher:
     def _found(self, batch: list[Search]) -> None:
         model, shop = batch[0].model, batch[0].shop
         version = shop.newest()
-        ready: list[tuple[Search, AnyFilter | None]] = []
+        ready: list[tuple[Search, LiveFilter | None]] = []
         for search in batch:
             try:
                 keep = shop.keep(version, search.filters, search.deny)
             except MaskwrightError as error:
                 search.tell(of_constraint(error, "filter", "invalid_filter"))
                 continue
-            if keep is not None and not keeps_any(keep):
+            if keep is not None and not keep.num_sequences:
                 search.tell(Searched(version, keep, None))
-                continue
-            ready.append((search, keep))
+            else:
+                ready.append((search, keep))
         if not ready:
             return
         placed = self._place(model, shop, version)
-        queries = [Query(search.prompt, search.beams, keep) for search, keep in ready]
-
-        def late() -> list[int]:
-            return [at for at, (search, _) in enumerate(ready) if search.given_up]
-
         if isinstance(model.search, EngineSearch):
-            (search, keep), (query,) = ready[0], queries
+            ((search, keep),) = ready
             named = search.filters if all(each in shop.filters for each in search.filters) else None
             best, changed = model.search.find(
-                version, placed, query, lambda: sglang_fields(shop.name, version, keep, named, search.deny),
-                search.until, lambda: search.given_up,
+                version, placed, Query(search.prompt, search.beams, keep),
+                lambda: sglang_fields(shop.name, version, keep, named, search.deny), search.until,
+                lambda: search.given_up,
             )  # fmt: skip
             search.tell(Searched(version, keep, best, changed))
             return
-        found = model.search.search(placed, queries, stop=late)
-        for (search, keep), each in zip(ready, found, strict=True):
+        queries: list[tuple[Search, LiveFilter | None, Query]] = []
+        for search, keep in ready:
+            query = Query(search.prompt, search.beams, keep)
+            try:
+                model.search.check(placed, query)
+                queries.append((search, keep, query))
+            except ValueError as error:  # of this request alone
+                search.tell(Refused(said(error), param="prompt", code="invalid_prompt"))
+
+        def late() -> list[int]:
+            return [at for at, (search, _, _) in enumerate(queries) if search.given_up]
+
+        found = model.search.search(placed, [query for _, _, query in queries], stop=late)
+        for (search, keep, _), each in zip(queries, found, strict=True):
             if each is not None:
                 search.tell(Searched(version, keep, each))
 
@@ -247,9 +255,3 @@ def _fits(batch: Sequence[Search], search: Search) -> bool:
         return True
     alike = batch[0].model is search.model and batch[0].shop is search.shop
     return alike and not isinstance(search.model.search, EngineSearch)
-
-
-def keeps_any(keep: AnyFilter) -> bool:
-    """Return whether a filter keeps any sequence."""
-    rows = getattr(keep, "rows", None)
-    return bool(rows.any()) if rows is not None else bool(keep.num_sequences)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from ...compile.catalogue import Catalogue
 from ...compile.columns import wrong_value
+from ...compile.found_items import best_items
 from ...errors import ConstraintError
-from ...table.snapshot import Snapshot
 from ..places import Places
 from ..refusals import Refused, of_constraint, said
 from ..settings import ItemSettings, Limits
@@ -29,6 +29,7 @@ from .searcher import Search, Searched, Searcher
 from .shop import Shop
 
 _log = logging.getLogger("maskwright.serve")
+_MOST_TOKENS = 1 << 14  # of a prompt and a semantic ID, where a model does not say
 _THREADS = 4  # that read prompts and updates, and write answers
 
 
@@ -145,25 +146,25 @@ class ItemService:
     def now(self) -> ItemsNow:
         """Return the state of the service for `ItemMetrics`."""
         waiting, running = (sum(getattr(each, name) for each in self._searchers) for name in ("waiting", "running"))
-        return ItemsNow(waiting, running, self.ready, list(map(_about, self._shops())))
+        return ItemsNow(waiting, running, self.ready, [shop.about() for shop in self.shops.values()])
 
     # ------------------------------------------------------------------------------------------------------- searches
 
     async def retrieve(self, request: RetrieveRequest, client: str, name: str) -> dict[str, Any]:
         """Return the answer to a request. name: the answer's id. Raises Refused."""
+        seconds = self.settings.deadline if request.timeout is None else request.timeout
+        until = time.monotonic() + seconds
         self._check_open()
         self._places.take(1, client)
         try:
             loop = asyncio.get_running_loop()
             asked = await loop.run_in_executor(self._pool, self._asked, request)
-            seconds = self.settings.deadline if request.timeout is None else request.timeout
             search = Search(
-                asked.model, asked.shop, asked.prompt, request.beams, request.filters, asked.deny, client, loop,
-                time.monotonic() + seconds,
-            )  # fmt: skip
+                asked.model, asked.shop, asked.prompt, request.beams, request.filters, asked.deny, client, loop, until
+            )
             self._searcher(asked.model).submit(search)
             try:
-                searched = await asyncio.wait_for(search.done, seconds)
+                searched = await asyncio.wait_for(search.done, until - time.monotonic())
             except TimeoutError:
                 raise Refused(
                     f"the search took longer than {seconds:g} seconds and was given up", status=504, param="timeout",
@@ -233,13 +234,12 @@ class ItemService:
             raise Refused(f"the prompt has {HISTORY}: send a history", param="history")
         items = _tokens_of_history(version, history, notes)
         try:
-            if model.context is not None:
-                length, between = version.code_tokens.length, len(model.between)
-                left = model.context - len(model.tokens(text, ())) - length + between
-                room = max(0, left // (length + between))
-                if len(items) > room:
-                    items = items[len(items) - room :]
-                    notes.append(_note("history_cut", f"the model has room for the latest {room} items"))
+            length, between = version.code_tokens.length, len(model.between)
+            context = _MOST_TOKENS if model.context is None else model.context
+            room = max(0, (context - len(model.tokens(text, ())) - length + between) // (length + between))
+            if len(items) > room:
+                items = items[len(items) - room :]
+                notes.append(_note("history_cut", f"the model has room for the latest {room} items"))
             return self._checked(model.tokens(text, items), model, version)
         except ConstraintError as error:
             raise of_constraint(error, "prompt", "invalid_prompt") from None
@@ -256,26 +256,20 @@ class ItemService:
         wrong = next((token for token in tokens if not 0 <= token < width), None)
         if wrong is not None:
             raise Refused(f"token {wrong} is not in 0 .. {width - 1}", param="prompt")
-        if model.context is not None and len(tokens) + (version.table.max_length or 0) > model.context:
+        context = _MOST_TOKENS if model.context is None else model.context
+        if len(tokens) + version.code_tokens.length > context:
             raise Refused(
-                f"the prompt has {len(tokens)} tokens, and the model has room for {model.context} with the answer",
+                f"the prompt has {len(tokens)} tokens, and there is room for {context} with the answer",
                 param="prompt", code="context_length_exceeded",
             )  # fmt: skip
         return tokens
 
     # ----------------------------------------------------------------------------------------------------- catalogues
 
-    def _shops(self) -> list[Shop]:
-        return list(self.shops.values())
-
     def shop(self, name: str | None) -> Shop:
         """Return a catalogue by its name; None for the only one. Raises Refused."""
         found: Shop = _one(self.shops, name, "catalogue")
         return found
-
-    def about(self, shop: Shop) -> dict[str, Any]:
-        """Return the state of a catalogue."""
-        return _about(shop)
 
     def item(self, shop: Shop, name: str) -> dict[str, Any]:
         """Return one item as it is now. Raises Refused."""
@@ -439,7 +433,7 @@ def _answer(asked: Asked, searched: Searched, name: str) -> dict[str, Any]:
         )  # fmt: skip
     if searched.found is not None and len(rows) + below < request.limit:
         left = "" if searched.keep is None else " that pass the filter"
-        full = len(searched.found.states) >= request.beams  # else no beam was dropped at any step
+        full = len(searched.found.states) + searched.changed >= request.beams  # else no beam was dropped at any step
         more = ": more beams may find more" if full else ", and there are no others"
         notes.append(_note("fewer_items", f"the search found {len(rows) + below} items{left}{more}"))
     items = []
@@ -461,25 +455,14 @@ def _answer(asked: Asked, searched: Searched, name: str) -> dict[str, Any]:
 
 def _ranked(searched: Searched, limit: int, least: float | None) -> tuple[NDArray[np.int64], list[float], int]:
     """Return the rows of the best items with their scores, each id once, and how many more scored below the least."""
-    version, keep, found = searched.version, searched.keep, searched.found
-    rows: list[int] = []
-    scores: list[float] = []
-    seen: set[int | str] = set()
-    below = 0
-    if found is None or not len(found.states):
-        return np.array(rows, np.int64), scores, below
-    table = version.table if keep is None else keep
-    for group, score in zip(table.input_rows(found.states), found.scores.tolist(), strict=True):
-        for row, each in zip(np.sort(group).tolist(), version.ids.at(np.sort(group)), strict=True):
-            if each in seen or len(rows) + below == limit:
-                continue
-            seen.add(each)
-            if least is not None and score < least:
-                below += 1
-            else:
-                rows.append(row)
-                scores.append(score)
-    return np.array(rows, np.int64), scores, below
+    version, found = searched.version, searched.found
+    if found is None:
+        return np.empty(0, np.int64), [], 0
+    table = version.table if searched.keep is None else searched.keep
+    valid = np.ones(len(found.states), np.bool_)
+    best = [*best_items(table, version.ids, found.states, found.scores, valid, limit).values()]
+    kept = [(row, score) for row, score in best if least is None or score >= least]
+    return np.array([row for row, _ in kept], np.int64), [score for _, score in kept], len(best) - len(kept)
 
 
 def _by_name(given: Sequence[Any], kind: str) -> dict[str, Any]:
@@ -558,18 +541,3 @@ def _no_item(shop: Shop, each: object) -> Refused:
 
 def _note(code: str, message: str, ids: Sequence[Any] | None = None) -> dict[str, Any]:
     return {"code": code, "message": message, **({} if ids is None else {"ids": list(ids)})}
-
-
-def _about(shop: Shop) -> dict[str, Any]:
-    """Return the state of a catalogue."""
-    version = shop.newest()
-    items = version.table.items if isinstance(version.table, Snapshot) else None
-    first = None if items is None or not items.live.any() else version.ids[int(items.live.argmax())]
-    return {
-        "name": shop.name, "epoch": version.epoch, "items": version.num_items, "levels": version.code_tokens.length,
-        "first": first,
-        "changes": "follows" if shop.follows else "writes" if shop.lives else "never",
-        "added": version.num_added if shop.lives else 0, "capacity": shop.settings.capacity if shop.lives else 0,
-        "columns": {name: column.kind for name, column in version.columns.items()}, "filters": dict(shop.filters),
-        "ids": "integers" if version.ids.numbers is not None else "strings", "fault": shop.fault,
-    }  # fmt: skip

@@ -9,19 +9,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from ...compile.catalogue import Catalogue
 from ...compile.catalogue_file import is_fixed
-from ...compile.found_items import AnyFilter
 from ...errors import ConstraintError, MaskwrightError
-from ...table.snapshot import LiveFilter
+from ...table.snapshot import LiveFilter, Snapshot
 from ..refusals import Refused
 from ..settings import CatalogueSettings
-
-T = TypeVar("T")
 
 _log = logging.getLogger("maskwright.serve")
 _MOST_FILTERS = 64  # kept of the newest version
@@ -44,7 +41,7 @@ class Shop:
         self.ids_are_strings = self._now.ids.numbers is None
         self._lock = threading.Lock()
         self._changed = False
-        self._kept: OrderedDict[tuple[str, ...], AnyFilter] = OrderedDict()  # of the newest version, by expressions
+        self._kept: OrderedDict[tuple[str, ...], LiveFilter] = OrderedDict()  # of the newest version, by expressions
         self.updates = ThreadPoolExecutor(1, "maskwright-updates")
         self._saving: threading.Thread | None = None
         self._save_at = 0.0  # not before this time
@@ -108,21 +105,18 @@ class Shop:
         """Return the expression that a name stands for, or an expression itself."""
         return self.filters.get(text, text)
 
-    def keep(self, version: Catalogue, filters: Sequence[str], deny: Sequence[Any]) -> AnyFilter | None:
+    def keep(self, version: Catalogue, filters: Sequence[str], deny: Sequence[Any]) -> LiveFilter | None:
         """Return the filter of what passes all expressions and is not denied; None where all items do.
 
         Raises ConstraintError for a wrong expression.
         """
         kept = self._passing(version, tuple(map(self.expression, filters)))
-        if not deny:
+        rows = [rows for rows in version.rows_of(deny) if rows.size]
+        if not rows:
             return kept
-        if isinstance(kept, LiveFilter):
-            rows = [rows for rows in version.rows_of(deny) if rows.size]
-            return kept.without_rows(np.unique(np.concatenate(rows))) if rows else kept
-        others = version.without(deny)
-        return others if kept is None else kept & others  # type: ignore[operator]  # both are of one version
+        return (snapshot_of(version) if kept is None else kept).without_rows(np.unique(np.concatenate(rows)))
 
-    def _passing(self, version: Catalogue, expressions: tuple[str, ...]) -> AnyFilter | None:
+    def _passing(self, version: Catalogue, expressions: tuple[str, ...]) -> LiveFilter | None:
         if not expressions:
             return None
         with self._lock:
@@ -133,13 +127,28 @@ class Shop:
         keep = version.keeps(expressions[0])
         for each in expressions[1:]:
             keep = keep & version.keeps(each)
-        made = version.filter(keep)
+        made = snapshot_of(version).filter(keep)
         with self._lock:
             if version is self._now:
                 self._kept[expressions] = made
                 if len(self._kept) > _MOST_FILTERS:
                     self._kept.popitem(last=False)
         return made
+
+    def about(self) -> dict[str, Any]:
+        """Return the state of the catalogue, as clients are told."""
+        version = self.newest()
+        items = snapshot_of(version).items
+        assert items is not None, "a snapshot of a catalogue has items"
+        return {
+            "name": self.name, "epoch": version.epoch, "items": version.num_items,
+            "levels": version.code_tokens.length,
+            "first": version.ids[int(items.live.argmax())] if items.live.any() else None,
+            "changes": "follows" if self.follows else "writes" if self.lives else "never",
+            "added": version.num_added if self.lives else 0, "capacity": self.settings.capacity if self.lives else 0,
+            "columns": {name: column.kind for name, column in version.columns.items()}, "filters": dict(self.filters),
+            "ids": "strings" if self.ids_are_strings else "integers", "fault": self.fault,
+        }  # fmt: skip
 
     # -------------------------------------------------------------------------------------------------------- updates
 
@@ -150,7 +159,7 @@ class Shop:
 
         Raises Refused if the items do not change here. The result raises ConstraintError, OSError.
         """
-        return self._update(lambda now: now.put(items, sids, columns or None, join=True))
+        return self._update(lambda now: now.put(items, sids, columns or None))
 
     def delete(self, items: Sequence[Any]) -> Future[int]:
         """Remove items: the result is the epoch that does not show them, once that is in the log. Raises as `put`."""
@@ -203,3 +212,9 @@ class Shop:
             _log.exception("the catalogue %r was not saved; its log goes on", self.name)
             self._save_at = time.monotonic() + _SAVE_AGAIN
         self._changed = True
+
+
+def snapshot_of(version: Catalogue) -> Snapshot:
+    """Return what a version of a shop's catalogue searches: it always lives."""
+    assert isinstance(version.table, Snapshot)
+    return version.table

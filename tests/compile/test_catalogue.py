@@ -439,21 +439,6 @@ def test_without_pyarrow_its_lack_is_named(tmp_path):
     assert "needs pyarrow: pip install 'maskwright[arrow]'" in out.stdout
 
 
-@settings(deadline=None, max_examples=50)
-@given(st.data())
-def test_rows_of_ids_are_all_that_have_them(data):
-    value = data.draw(st.sampled_from([st.integers(-3, 3), st.text("ab\0ü", max_size=3)]))
-    ids, wanted = data.draw(st.lists(value, max_size=12)), data.draw(st.lists(value, max_size=4))
-    kind = [0] if not ids and data.draw(st.booleans()) else ids
-    rows = ItemIds.of(kind).rows(wanted)
-    assert rows.tolist() == [row for row, item in enumerate(kind) if item in wanted]
-
-
-def test_ids_of_another_kind_have_no_rows():
-    assert ItemIds.of([1, 2]).rows(["1"]).tolist() == []
-    assert ItemIds.of(["1", "2"]).rows([1]).tolist() == []
-
-
 def test_arrow_columns_are_ids():
     pa = pytest.importorskip("pyarrow")
     for column, ids in [

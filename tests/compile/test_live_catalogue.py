@@ -150,7 +150,7 @@ def test_what_cannot_be_done_is_refused_by_name_and_changes_nothing(tmp_path):
         shop.live.fixed()
 
 
-def test_a_put_that_joins_always_has_room(tmp_path):
+def test_a_put_always_has_room(tmp_path):
     """Sequences may crowd below one prefix, or be more than the capacity: of one put, and of one after the other."""
     codes = np.array([[a, b, c, d] for a in range(3) for b in range(3) for c in range(5) for d in range(5)])
     shop = mw.Catalogue.of(codes[::9], np.arange(25), 5, kind="matrix")
@@ -158,14 +158,14 @@ def test_a_put_that_joins_always_has_room(tmp_path):
     shop = mw.Catalogue.open(tmp_path / "file", capacity=20, widths=(20, 8, 4, 2), log=tmp_path / "log")
     expected = dict(enumerate(codes[::9].tolist()))
     first = shop.publish()
-    with pytest.raises(mw.errors.ConstraintError, match="is full at depth"):
-        shop.put([100, 101, 102], codes[1:4])
-    with pytest.raises(mw.errors.ConstraintError, match="has room for 20"):
-        shop.put(range(100, 140), codes[1::5][:40])
+    with pytest.raises(mw.errors.DeltaFullError, match="is full at depth"):
+        shop.insert(codes[1:4], [100, 101, 102])
+    with pytest.raises(mw.errors.DeltaFullError, match="has room for 20"):
+        shop.insert(codes[1::5][:40], range(100, 140))
     epoch = 0
     for rows in ([1, 2, 3, 4, 5], range(5, 60), [60], [61], [62], range(200, 225)):
         for attempt in range(2):  # the second time all is there, and stays
-            epoch = shop.put([100 + row for row in rows], codes[list(rows)], join=True)
+            epoch = shop.put([100 + row for row in rows], codes[list(rows)])
             assert attempt or shop.num_added <= 20
         expected |= {100 + row: codes[row].tolist() for row in rows}
         now = shop.publish()
@@ -174,7 +174,7 @@ def test_a_put_that_joins_always_has_room(tmp_path):
         assert now.num_items == len(expected)
     assert first.num_items == 25
     with pytest.raises(mw.errors.ConstraintError, match="no item 7777"):
-        shop.put([7777], None, join=True)
+        shop.put([7777], None)
     shop.close()
     again = mw.Catalogue.open(tmp_path / "file", capacity=20, widths=(20, 8, 4, 2), log=tmp_path / "log")
     assert again.epoch == epoch == 12

@@ -20,14 +20,14 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 pytest.importorskip("fastapi")
 httpx = pytest.importorskip("httpx")
 
 from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
 
 import maskwright as mw  # noqa: E402
-from maskwright.runtime.integrations.item_search import Query  # noqa: E402
+from maskwright.runtime.integrations.item_search import ItemSearch, Query  # noqa: E402
 from maskwright.serve.items import example, models, routes  # noqa: E402
 from maskwright.serve.items.service import ItemService, id_of  # noqa: E402
 from maskwright.serve.items.shop import Shop  # noqa: E402
@@ -295,6 +295,38 @@ def test_a_batch_that_fails_takes_no_other_with_it(tmp_path):
         model.search = search
         assert ask(service, history=["hat-1"]).status_code == 200
         assert httpx.get(f"{service.url}/health").status_code == 200
+
+
+def test_a_prompt_that_a_model_cannot_read_takes_no_other_with_it(tmp_path):
+    """An encoder with places for 64 tokens, in a batch of two."""
+    with items_served(tmp_path) as service:
+        model = next(iter(service.models.values()))
+        config = transformers.BartConfig(
+            vocab_size=example.WIDTH, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+            decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, max_position_embeddings=64,
+            eos_token_id=0, pad_token_id=0, decoder_start_token_id=0, forced_eos_token_id=None,
+        )  # fmt: skip
+        model.search = ItemSearch(transformers.BartForConditionalGeneration(config).eval())
+        model.context = None
+        search, go_on, batches = model.search.search, threading.Event(), []
+
+        def waits(placed, queries, **options):
+            batches.append(len(queries))
+            go_on.wait(30)
+            return search(placed, queries, **options)
+
+        model.search.search = waits
+        with ThreadPoolExecutor(3) as pool:
+            first = pool.submit(ask, service, prompt=[1] * 8)
+            wait(lambda: batches)
+            long, short = (pool.submit(ask, service, prompt=[1] * length) for length in (65, 8))
+            wait(lambda: service.open == 3)
+            go_on.set()
+            assert first.result().json()["items"] == short.result().json()["items"] != []
+        assert batches == [1, 1]
+        assert long.result().status_code == 400
+        assert (error := long.result().json()["error"])["param"] == "prompt", error
+        assert "shorten it" in error["message"]
 
 
 # --------------------------------------------------------------------------------------------------------- updates
