@@ -16,7 +16,6 @@ from ..compile.json_schema.layout import Whitespace
 from ..compile.json_schema.source import text_of
 from ..compile.regex.lower import engine_flags
 from ..errors import ConstraintError, Unenforced
-from ..lazy.lazy_table import LazyTable
 from .families import FAMILIES, tag_of
 from .refusals import Refused
 from .requests import (
@@ -39,7 +38,6 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 A mark that is a control token of the vocabulary is that token.
 """
 
-_DOCUMENT = "urn:maskwright:tool:"
 _ANSWER = "urn:maskwright:answer"
 
 
@@ -105,25 +103,13 @@ class Constraint:
         only = self.only or self.answer is not None
         options["whitespace"] = "spaced"
         documents = {} if self.answer is None else {_ANSWER: json.loads(self.answer)}
+        functions = [(each.name, each.parameters) for each in self.source]
         if self.family in FAMILIES:
-            functions = [(each.name, each.parameters) for each in self.source]
             tag = tag_of(FAMILIES[self.family], functions, only, self.parallel)
-            return Source.structural_tag(
-                self._or_answer(tag), **options, **({"documents": documents} if documents else {})
-            )
-        # each tool's schema is a document of its own, so that references within it stay within it
-        documents |= {f"{_DOCUMENT}{each.name}": each.parameters for each in self.source}
-        calls = [
-            {
-                "type": "object",
-                "properties": {"name": {"const": each.name}, "arguments": {"$ref": f"{_DOCUMENT}{each.name}"}},
-                "required": ["name", "arguments"],
-                "additionalProperties": False,
-            }
-            for each in self.source
-        ]
-        tag = _with_calls({"anyOf": calls}, only, self.parallel)
-        return Source.structural_tag(self._or_answer(tag), **options, documents=documents)
+        else:
+            tag = _with_calls(functions, only, self.parallel)
+        more = {"documents": documents} if documents else {}
+        return Source.structural_tag(self._or_answer(tag), **options, **more)
 
     def _or_answer(self, tag: dict[str, Any]) -> dict[str, Any]:
         """Return a structural tag of calls, or of an answer without any if there may be one."""
@@ -135,15 +121,11 @@ class Constraint:
     def named(self, unenforced: Sequence[Unenforced]) -> list[Unenforced]:
         """Return what is not enforced, each by the field of the request that it stands in."""
         functions = self.source if self.kind == "calls" else ()
-        params = {
-            "": self.param,
-            _ANSWER: _SCHEMA_PARAM,
-            **{f"{_DOCUMENT}{each.name}": each.param for each in functions},
-        }
+        params = {"": self.param, _ANSWER: _SCHEMA_PARAM}
         found = []
         for each in unenforced:
             document, _, rest = each.pointer.partition("#") if "#" in each.pointer else ("", "#", each.pointer)
-            if self.family in FAMILIES and functions and document == "":
+            if functions and document == "":
                 found.append(_placed_in(each, functions))
             else:
                 found.append(each._replace(pointer=f"{params[document]}#{rest}") if document in params else each)
@@ -153,14 +135,8 @@ class Constraint:
         """Return the functions whose parameters cannot be compiled, and why; of a constraint of another kind, none."""
         found: list[tuple[Function, ConstraintError]] = []
         for each in self.source if self.kind == "calls" else ():
-            options: dict[str, Any] = {"whitespace": "spaced", "allow": self.allow, "any_order": self.any_order}
             try:
-                if self.family in FAMILIES:
-                    cache.compile(replace(self, source=[each], answer=None).to_compile("spaced"), budget)
-                else:
-                    made = cache.compile_json_schema(each.parameters, budget=budget, **options)
-                    if isinstance(made, LazyTable) and made.unique is not None:  # which no tag can remember
-                        raise made.unique.refused
+                cache.compile(replace(self, source=[each], answer=None).to_compile("spaced"), budget)
             except ConstraintError as own:
                 found.append((each, _within_schema(own)))
                 if own.limit == "seconds":  # none are left for the others
@@ -169,7 +145,7 @@ class Constraint:
 
 
 _SCHEMA_PARAM = "response_format.json_schema.schema"
-_IN_TAG = re.compile(r".*?/tags/(\d+)/content/json_schema(?=/|$)")
+_IN_TAG = re.compile(r".*?/(?:tags|elements)/(\d+)/content(?:/elements/2)?/json_schema(?=/|$)")
 
 
 def _within_schema(error: ConstraintError) -> ConstraintError:
@@ -183,25 +159,29 @@ def _within_schema(error: ConstraintError) -> ConstraintError:
 
 def _placed_in(each: Unenforced, functions: Sequence[Function]) -> Unenforced:
     """Return what is not enforced in a tag of calls by the field of the request that it stands in."""
-    found = re.fullmatch(r"(.*/tags/(\d+)/content/json_schema)(.*)", each.pointer)
+    found = _IN_TAG.match(each.pointer)
     assert found is not None, "a schema stands in the tag of a function"
-    return each._replace(pointer=f"{functions[int(found[2])].param}#{found[3]}")
+    return each._replace(pointer=f"{functions[int(found[1])].param}#{each.pointer[found.end() :]}")
 
 
-def _with_calls(call: dict[str, Any], only: bool, parallel: bool) -> dict[str, Any]:
-    """Return a structural tag of calls, with or without line breaks, alone or in free text.
+def _with_calls(functions: Sequence[tuple[str, Any]], only: bool, parallel: bool) -> dict[str, Any]:
+    """Return a structural tag of calls in JSON, with or without line breaks, alone or in free text.
 
-    call: the schema of one call. parallel: whether there may be several, or the text ends with the first.
+    functions: names and parameters. parallel: whether there may be several, or the text ends with the first.
     """
     line = {"type": "regex", "pattern": "\n?"}
-    value = {"type": "json_schema", "json_schema": call}
-    tag = {"type": "tag", "begin": OPEN, "content": {"type": "sequence", "elements": [line, value, line]}, "end": CLOSE}
-    text: dict[str, Any] = tag
+    calls = []
+    for name, parameters in functions:
+        begin = f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": '
+        call = [{"type": "const_string", "value": begin}, {"type": "json_schema", "json_schema": parameters}]
+        content = {"type": "sequence", "elements": [line, *call, {"type": "const_string", "value": "}"}, line]}
+        calls.append({"type": "tag", "begin": OPEN, "content": content, "end": CLOSE})
+    text: dict[str, Any] = {"type": "or", "elements": calls}
     if not only:
-        text = {"type": "triggered_tags", "triggers": [OPEN], "tags": [tag], "stop_after_first": not parallel}
+        text = {"type": "triggered_tags", "triggers": [OPEN], "tags": calls, "stop_after_first": not parallel}
     elif parallel:
-        more = {"type": "star", "content": {"type": "sequence", "elements": [line, tag]}}
-        text = {"type": "sequence", "elements": [tag, more]}
+        more = {"type": "star", "content": {"type": "sequence", "elements": [line, text]}}
+        text = {"type": "sequence", "elements": [text, more]}
     return {"type": "structural_tag", "format": text}
 
 

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...automata.budget import Budget, Meter
 from ...automata.formulas import uncollected
 from ...depth import Flat, enough_stack, inside
-from ...errors import AllowKeyword, BudgetError, NoTableError, ReadOnDemand, RegexError, SchemaError
+from ...errors import BudgetError, RegexError, SchemaError
 from ...lazy.lazy_table import Compiled, LazyTable
 from ...lazy.machine.lazy_machine import ByteMachine
 from ...lazy.protocol import LazyMachine
-from ...lazy.unique.memory import Rule
-from ...lazy.unique.unique_items import UniqueItems
+from ...lazy.unique.memory import start
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
 from ..arguments import begin_budget, check_vocabulary
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
     from ..json_schema.layout import Whitespace
     from ..json_schema.source import Schema, SchemaSource
 
-UNIQUE = "uniqueItems"
-_COUNTS = frozenset({"minProperties", "maxProperties"})
-_REMEMBERED = _COUNTS | {UNIQUE}
 _MOST_SETTLED = {  # states that are settled, by what is being done: how many in any case, and for each part of a schema
     "telling the cases of a value apart": (100, 0.5),
     "finding the states of an object": (450, 1.0),
@@ -126,64 +122,10 @@ def _with_memory(asked: Request, vocabulary: Vocabulary, meter: Meter) -> LazyTa
 
     Raises SchemaError for a keyword that cannot be enforced so either.
     """
-    widened, refused = asked, list[SchemaError]()
-    while True:
-        try:
-            made = _lazily(widened, vocabulary, meter)
-            break
-        except SchemaError as error:
-            if error.keyword not in _REMEMBERED or not any(isinstance(each, AllowKeyword) for each in error.remedies):
-                raise
-            refused.append(error)
-        more = {UNIQUE} if refused[-1].keyword == UNIQUE else _COUNTS
-        widened = widened._replace(allowed=widened.allowed | more)
-        rule = _remembered(widened, widened.allowed - asked.allowed, refused[-1], meter)
-    if not refused or rule is None:
-        return made
-    unique = UniqueItems(rule, vocabulary, refused[0], widened.allowed - asked.allowed)
-    return made.seeing_to(unique, _no_table(refused[0]))
+    from ..json_schema.remembered import remembering
 
-
-def _remembered(widened: Request, keywords: frozenset[str], refused: SchemaError, meter: Meter) -> Rule | None:
-    """Return the rule by which a matcher enforces keywords. Raises SchemaError, for the one refused, if none does."""
-    from ..json_schema.key_rules import KeyRules, PairRules
-    from ..json_schema.keywords import formula
-    from ..json_schema.unique_rules import DependsError, UniqueRules
-
-    node = formula(
-        widened.contents, approximations=Approximations(widened.allowed), documents=widened.documents, meter=meter,
-        widened=False,
-    )  # fmt: skip
-    items = keys = None
-    try:
-        if UNIQUE in keywords:
-            rules = UniqueRules(node)
-            rules.check()
-            items = rules.rule(node)
-        if not _COUNTS.isdisjoint(keywords):
-            of_keys = KeyRules(node)
-            of_keys.check(meter)
-            keys = of_keys.root
-    except DependsError as reason:
-        raise _also_refused(refused, str(reason)) from None
-    return PairRules().rule(items, keys)
-
-
-def _also_refused(refused: SchemaError, why: str) -> SchemaError:
-    """Return the error of a keyword that neither states nor a matcher enforce."""
-    return SchemaError(
-        f'"{refused.keyword}" cannot be enforced exactly: {why}', refused.pointer, refused.keyword,
-        remedies=refused.remedies,
-    )  # fmt: skip
-
-
-def _no_table(refused: SchemaError) -> NoTableError:
-    where = refused.pointer or "/"
-    why = "items have too many values" if refused.keyword == UNIQUE else "undeclared keys are too many"
-    return NoTableError(
-        f'{where}: no table can enforce "{refused.keyword}" here, as {why}; a matcher remembers which came',
-        remedies=(*refused.remedies, ReadOnDemand()),
-    )
+    made, remembered = remembering(asked, lambda widened: _lazily(widened, vocabulary, meter), meter)
+    return made if remembered is None else remembered.seen_to(made, start(remembered.rule), vocabulary)
 
 
 def _again(

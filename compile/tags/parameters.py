@@ -8,8 +8,8 @@ apart, by labels, each label has a symbol.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from ...automata import ops
 from ...automata.budget import Meter
@@ -17,8 +17,10 @@ from ...automata.dfa import Dfa
 from ...automata.labelled import Labelled
 from ...automata.minimize import canonical
 from ...errors import Advice, SchemaError
+from ...lazy.unique.memory import Rule
 from ..grammar.form import Graph, Special, Terminal, Text
 from ..json_schema.skeleton import AnyOrder, ArrayAutomaton, ObjectAutomaton, ObjectState, Step, Value
+from ..json_schema.unique_rules import DependsError
 from ..regex.lower import to_dfa
 from .bare_texts import Bare, Scalars, bare
 from .styles import ARRAY, BOOLEAN, KINDS, NULL, NUMBER, OBJECT, STRING, RawSchema, Style
@@ -45,8 +47,12 @@ class Spelling(NamedTuple):
 
 Schema = tuple[Any, str, bool, Spelling | None]
 """What it says, where it stands, whether members may come in any order, and the style; None for JSON."""
-Symbol = Callable[[Value | Bare, int], Special]
-"""What gives the symbol of a value, or of bare texts, and a label."""
+
+
+class Symbol(Protocol):
+    """What gives the symbol of a value, or of bare texts, and a label. rule: what is remembered of the value."""
+
+    def __call__(self, value: Value | Bare, label: int, *, rule: Rule | None = None) -> Special: ...
 
 
 class Parameters:
@@ -59,10 +65,12 @@ class Parameters:
         self._edges: list[tuple[int, Text | Terminal | Special, int]] = []
         self._open: list[int] = []  # identities of the objects and arrays that are being written
 
-    def graph(self, root: ObjectAutomaton) -> Graph:
-        """Return all texts of the parameters."""
+    def graph(self, root: ObjectAutomaton, rule: Rule | None = None) -> Graph:
+        """Return all texts of the parameters. rule: what is remembered of their values; raises DependsError."""
         end = self._state()
-        start = self._members(root, (end,), self.schema)
+        if rule is not None and rule.has_distinct_keys:
+            raise DependsError("parameters that are counted might come twice")
+        start = self._members(root, (end,), self.schema, rule)
         return Graph(self._states, tuple(self._edges), start, end)
 
     def _state(self) -> int:
@@ -77,7 +85,9 @@ class Parameters:
 
     # --------------------------------------------------------------------------------------------- members
 
-    def _members(self, automaton: ObjectAutomaton, ends: Sequence[int], raw: RawSchema) -> int:
+    def _members(
+        self, automaton: ObjectAutomaton, ends: Sequence[int], raw: RawSchema, rule: Rule | None = None
+    ) -> int:  # fmt: skip
         """Write the members of an object, which lead to ends[label]; return the state before them."""
         states: Sequence[ObjectState] = AnyOrder(automaton) if automaton.any_order else automaton.states
         known: dict[int, int] = {}
@@ -105,7 +115,7 @@ class Parameters:
                 key = id(step), name if isinstance(name, str) else None  # most states share their steps
                 if key not in opened:
                     follow = [at(to) if to >= 0 else -1 for to in step.following]
-                    opened[key] = self._member(name, step, follow, raw)
+                    opened[key] = self._member(name, step, follow, raw, rule)
                 if opened[key] >= 0:
                     self._named(known[i], name, opened[key])
         return start
@@ -152,7 +162,9 @@ class Parameters:
             (named, self._text(style.behind), to),
         ]  # fmt: skip
 
-    def _member(self, name: str | Dfa, step: Step, ends: Sequence[int], raw: RawSchema) -> int:
+    def _member(
+        self, name: str | Dfa, step: Step, ends: Sequence[int], raw: RawSchema, rule: Rule | None
+    ) -> int:  # fmt: skip
         """Write the value of a parameter, which leads to ends[label]; return the state before it, -1 for none."""
         style, where = self.style, f"{self.where}/properties/{_pointer(name)}"
         if not isinstance(name, str):
@@ -168,13 +180,19 @@ class Parameters:
             close = self._text(style.close, name, ">") if style.is_named else self._text(style.close)
         opened = self._state()
         sub, follow = _property(raw, name), self._before(ends, style.last)
-        self._value(opened, step.value, follow, sub, where, close, isinstance(name, str))
+        inside = None
+        if rule is not None:
+            if not isinstance(name, str):
+                raise DependsError("parameters may come that the schema does not declare")
+            inside = rule.member(name)
+        self._value(opened, step.value, follow, sub, where, close, isinstance(name, str), inside)
         return opened
 
     # ---------------------------------------------------------------------------------------------- values
 
     def _value(
-        self, state: int, value: Value, ends: Sequence[int], raw: RawSchema, where: str, close: Text, must: bool
+        self, state: int, value: Value, ends: Sequence[int], raw: RawSchema, where: str, close: Text, must: bool,
+        rule: Rule | None = None,
     ) -> None:  # fmt: skip
         """Write a value behind its name, with what closes it. must: there is an error if none can be written."""
         style, kinds, named = self.style, kinds_of(value), types_seen(raw)
@@ -197,7 +215,7 @@ class Parameters:
                 at = self._state()
                 self._edges.append((front, self._text(text), at))
             self._scalars(at, value, some, others, style.by_schema and NUMBER not in named, ends, close.data)
-            self._containers(at, value, some, ends, raw, where, close)
+            self._containers(at, value, some, ends, raw, where, close, rule)
         if must and not any(isinstance(read, Special) or read is close for _, read, _ in self._edges[count:]):
             raise self._none(where, kinds, seen, bool(told))
 
@@ -232,7 +250,8 @@ class Parameters:
         self._edges += [(state, self.symbol(made, at), ends[at]) for at in sorted(used) if ends[at] >= 0]
 
     def _containers(
-        self, state: int, value: Value, kinds: set[str], ends: Sequence[int], raw: RawSchema, where: str, close: Text
+        self, state: int, value: Value, kinds: set[str], ends: Sequence[int], raw: RawSchema, where: str, close: Text,
+        rule: Rule | None,
     ) -> None:  # fmt: skip
         array, members = value.array if ARRAY in kinds else None, value.object if OBJECT in kinds else None
         if array is None and members is None:
@@ -240,6 +259,8 @@ class Parameters:
         closing = [self._state() if to >= 0 else -1 for to in ends]
         self._edges += [(at, close, to) for at, to in zip(closing, ends, strict=True) if at >= 0]
         if self.style.item is not None:
+            if rule is not None:
+                raise DependsError(f"the style {self.spelling.name!r} writes arrays in a form of its own")
             self._nested(state, array, members, closing, raw, where)
             return
         if self.spelling.lines:
@@ -247,7 +268,7 @@ class Parameters:
             if not kinds & {STRING, NUMBER, BOOLEAN, NULL}:
                 state = self._maybe(state, "\n")
         json = Value(value.labels, array=array, object=members)
-        self._edges += [(state, self.symbol(json, at), to) for at, to in enumerate(closing) if to >= 0]
+        self._edges += [(state, self.symbol(json, at, rule=rule), to) for at, to in enumerate(closing) if to >= 0]
 
     def _nested(
         self, state: int, array: ArrayAutomaton | None, members: ObjectAutomaton | None, ends: Sequence[int],

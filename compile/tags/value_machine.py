@@ -21,11 +21,13 @@ from ...automata.labelled import Labelled
 from ...automata.state_ranges import DEAD, KEEP, RETURN
 from ...errors import Advice, ConstraintError
 from ...lazy.pushdown.shortest_ends import Anchored
+from ...lazy.unique.memory import Rule
 from ..grammar.form import Special
 from ..grammar.special_tokens import VALUE
 from ..json_schema.emit import Emitter
 from ..json_schema.layout import OPEN_ARRAY, OPEN_OBJECT, QUOTE
 from ..json_schema.library import Library
+from ..json_schema.remembered import Remembered
 from ..json_schema.shortest import Anchor, ShortestTexts
 from ..json_schema.skeleton import Value
 from .bare_texts import Bare
@@ -38,18 +40,29 @@ class Symbols:
         self.values: list[Value | Bare] = []
         self.where: list[str] = []
         self.names: dict[str, tuple[int, int]] = {}  # the value and the label of each name
-        self._known: dict[tuple[int, int], Special] = {}
+        self.rules: list[Rule | None] = []  # of the values
+        self.remembered: Remembered | None = None  # of all schemas: the rule of one of them, and all keywords
+        self._known: dict[tuple[int, Rule | None, int], Special] = {}
 
-    def of(self, value: Value | Bare, label: int, where: str) -> Special:
-        """Return the special token of a value that ends with a label."""
-        key = id(value), label
+    def remember(self, remembered: Remembered | None) -> Rule | None:
+        """Note what is remembered of a schema's values; return their rule."""
+        if remembered is None:
+            return None
+        before = self.remembered or remembered
+        self.remembered = before._replace(keywords=before.keywords | remembered.keywords)
+        return remembered.rule
+
+    def of(self, value: Value | Bare, label: int, where: str, rule: Rule | None = None) -> Special:
+        """Return the special token of a value that ends with a label. rule: what is remembered of it."""
+        key = id(value), rule, label
         found = self._known.get(key)
         if found is None:
-            index = self._known.get((id(value), -1))
+            index = self._known.get((id(value), rule, -1))
             if index is None:
-                index = self._known[id(value), -1] = Special(str(len(self.values)))
+                index = self._known[id(value), rule, -1] = Special(str(len(self.values)))
                 self.values.append(value)  # and so it keeps its identity
                 self.where.append(where)
+                self.rules.append(rule)
             found = self._known[key] = Special(f"{VALUE}{index.name} {label}")
             self.names[found.name] = int(index.name), label
         return found
@@ -61,7 +74,7 @@ _OWN_TAG = Advice(
 )
 
 
-class _Place(NamedTuple):
+class ValuePlace(NamedTuple):
     """A value in a text: from one state of its automaton to others, by its label; -1 where it may not end with it."""
 
     before: int
@@ -69,18 +82,23 @@ class _Place(NamedTuple):
     after: tuple[int, ...]
 
 
+def values_at(dfa: Dfa, symbols: Symbols) -> list[ValuePlace]:
+    """Return where values stand in a text, by the automaton over bytes and values that reads it."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for n, (index, label) in enumerate(symbols.names.values()):
+        to = dfa.transition[:, dfa.class_of[BYTES + n]]
+        for state in np.flatnonzero(to >= 0).tolist():
+            after = found.setdefault((state, index), [-1] * symbols.values[index].labels)
+            after[label] = int(to[state])
+    return [ValuePlace(state, index, tuple(after)) for (state, index), after in found.items()]
+
+
 class TextEmitter(Emitter):
     """Writes the machine of text with values in it, whose automaton is over bytes and values."""
 
     def __init__(self, dfa: Dfa, symbols: Symbols, library: Library, meter: Meter, depth: int | None = None) -> None:
         self.dfa, self.values, self.where = dfa, symbols.values, symbols.where
-        found: dict[tuple[int, int], list[int]] = {}
-        for n, (index, label) in enumerate(symbols.names.values()):
-            to = dfa.transition[:, dfa.class_of[BYTES + n]]
-            for state in np.flatnonzero(to >= 0).tolist():
-                after = found.setdefault((state, index), [-1] * symbols.values[index].labels)
-                after[label] = int(to[state])
-        self.places = [_Place(state, index, tuple(after)) for (state, index), after in found.items()]
+        self.places = values_at(dfa, symbols)
         self._texts: dict[int, int] = {}  # the first state of each bare text
         roots = [value for place in self.places if isinstance(value := self.values[place.value], Value)]
         super().__init__(roots, library, meter, depth)
@@ -102,7 +120,7 @@ class TextEmitter(Emitter):
             value = self.values[index]
             assert isinstance(value, Bare)
             ends = tuple([RETURN - label for label in range(value.labels)])
-            texts.append((first, _bytes_to_ends(value.content), ends))
+            texts.append((first, bytes_to_ends(value.content), ends))
         begins = [first for first, _, _ in texts]
 
         def anchored(state: int) -> Anchored | None:
@@ -142,7 +160,7 @@ class TextEmitter(Emitter):
     def _least(self, value: Value | Bare, shortest: ShortestTexts) -> dict[int, tuple[int, int]]:
         """Return the frames and bytes of a short text of a value, by its label."""
         if isinstance(value, Bare):
-            return {label: (0, size) for label, size in enumerate(_bytes_to_ends(value.content)[0]) if size < _NEVER}
+            return {label: (0, size) for label, size in enumerate(bytes_to_ends(value.content)[0]) if size < _NEVER}
         found = {label: (0, size) for label, size in shortest.scalars(value).items()}
         for automaton in (value.array, value.object):
             if automaton is not None:
@@ -202,7 +220,7 @@ class TextEmitter(Emitter):
 
         A state behind such a call is that of the text itself, so that all places share it.
         """
-        here: dict[int, list[_Place]] = {}
+        here: dict[int, list[ValuePlace]] = {}
         for place in self.places:
             here.setdefault(place.before, []).append(place)
         found = {}
@@ -286,7 +304,7 @@ class TextEmitter(Emitter):
         return found
 
 
-def _bytes_to_ends(content: Labelled) -> list[list[int]]:
+def bytes_to_ends(content: Labelled) -> list[list[int]]:
     """Return the fewest bytes from each state to an end of each label; `_NEVER` where there is none."""
     labels = int(content.label.max()) + 1
     found = np.full((content.num_states, labels), _NEVER, np.int64)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ...automata.formulas import uncollected
 from ...automata.network import Network
 from ...errors import RegexError, SchemaError, Unenforced
 from ...lazy.lazy_table import Compiled
+from ...lazy.unique.memory import start_around
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import MARKS, Vocabulary
 from ..arguments import begin_budget
@@ -33,11 +35,14 @@ from ..json_schema.build import build
 from ..json_schema.keywords import formula
 from ..json_schema.lazily import lazily
 from ..json_schema.library import Library, frames
+from ..json_schema.remembered import remembering
 from ..json_schema.request import Request, blaming_order, wrong_pattern
 from ..json_schema.skeleton import Value
 from ..json_schema.source import placed
+from ..json_schema.unique_rules import DependsError
 from .json_rules import Rules, rules_of, without_graphs
 from .parameters import Parameters, Schema, has_containers
+from .text_places import TextPlaces
 from .value_machine import Symbols, TextEmitter
 
 
@@ -50,10 +55,11 @@ def compile_values(
     """
     sets = asked.any_order or any(any_order for _, _, any_order, _ in schemas)
     with uncollected(), blaming_order(sets):
-        found = [Approximations(asked.allowed, where) for _, where, _, _ in schemas]
         symbols, nodes = Symbols(), {}
-        for j, (schema, approximations) in enumerate(zip(schemas, found, strict=True)):
-            nodes[f"{VALUE}{j}"] = node_of(schema, approximations, symbols, asked, meter)
+        found: list[Approximations] = []
+        for j, schema in enumerate(schemas):
+            nodes[f"{VALUE}{j}"], approximations = node_of(schema, symbols, asked, meter)
+            found.append(approximations)
         rules = {name: replaced(body, nodes) for name, body in grammar.rules.items()}
         grammar = Grammar(rules, grammar.start, None, grammar.source, grammar.where)
 
@@ -62,6 +68,8 @@ def compile_values(
 
         dfa = _joined(grammar, symbols, meter)
         if dfa is None:
+            if symbols.remembered is not None:
+                raise symbols.remembered.also_refused(DependsError("the text around it is not regular"))
             form = with_rules(grammar, symbols, asked, meter)
             return compile_form(
                 form, vocabulary, source=asked.source, depth=asked.depth, meter=meter, unenforced=unenforced
@@ -78,29 +86,50 @@ def compile_values(
                 whole.finish()
                 return link(library, whole.machine, asked.source, frames(whole.machine, asked.depth), again)
 
-        return lazily(
+        table = lazily(
             library, emitted, make, vocabulary, source=asked.source, depth=asked.depth, renews=sets,
             unenforced=unenforced, meter=meter,
         )  # fmt: skip
+        remembered = symbols.remembered
+        if remembered is None:
+            return table
+        try:
+            places = TextPlaces(dfa, symbols)
+        except DependsError as reason:
+            raise remembered.also_refused(reason) from None
+        return remembered.seen_to(table, start_around(places.place(0)), vocabulary)
 
 
-def node_of(
-    schema: Schema, approximations: Approximations, symbols: Symbols, asked: Request, meter: Meter
-) -> Node:  # fmt: skip
-    """Return what stands for a schema: the symbol of a JSON value, or the graph of parameters in a style."""
+def node_of(schema: Schema, symbols: Symbols, asked: Request, meter: Meter) -> tuple[Node, Approximations]:
+    """Return what stands for a schema: the symbol of a JSON value, or the graph of parameters in a style.
+
+    Also what of the schema is not enforced.
+    """
     contents, where, any_order, spelling = schema
-    value = value_of(contents, approximations, asked, meter, any_order)
+    found = Approximations(asked.allowed, where)
+
+    def make(widened: Request, held: str | None = None) -> Value:
+        nonlocal found
+        found = Approximations(widened.allowed, where)
+        return value_of(contents, found, widened, meter, any_order, held)
+
+    value, remembered = remembering(asked._replace(contents=contents), make, meter)
+    rule = symbols.remember(remembered)
     if spelling is None:
-        return symbols.of(value, 0, where)
+        return symbols.of(value, 0, where, rule), found
     if value.object is None:
         raise SchemaError("parameters are an object, and the schema allows none", where)
     if value.object.free >= 0 or (spelling.style.item is None and has_containers(value.object, contents)):
         # JSON in them must not hold what ends a parameter either
-        value = value_of(contents, approximations, asked, meter, any_order, spelling.held)
+        value = make(asked._replace(allowed=found.allowed), spelling.held)
     members = value.object
     assert members is not None
-    parameters = Parameters(spelling, contents, where, lambda each, label: symbols.of(each, label, where), meter)
-    return parameters.graph(members)
+    parameters = Parameters(spelling, contents, where, partial(symbols.of, where=where), meter)
+    try:
+        return parameters.graph(members, rule), found
+    except DependsError as reason:
+        assert remembered is not None
+        raise remembered.also_refused(reason) from None
 
 
 def value_of(

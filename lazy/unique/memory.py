@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from .values import Value, begun_string, compound, entry, number_value, string_value
 from .written import EMPTY, Written
 
-VALUE, STRING, NUMBER, LITERAL, AFTER, KEY, KEY_STRING, COLON = range(8)
+VALUE, STRING, NUMBER, LITERAL, AFTER, KEY, KEY_STRING, COLON, TEXT = range(9)
 """Where a text stands: before a value or in one, after a value or a bracket that closes one; before a key, in one, or
-behind it."""
+behind it; in text around values."""
 
 _SPACE = b" \t\n\r"
 _STOP = re.compile(rb'["\\]')
@@ -45,6 +45,20 @@ class Rule(Protocol):
 
     def is_declared(self, key: str) -> bool:
         """Return whether a key certainly comes at most once."""
+
+
+class Around(Protocol):
+    """A place in the text around JSON values, such as that of tags. Places are known by their identity."""
+
+    @property
+    def distance(self) -> int | None:
+        """The fewest bytes before a value that has a rule; None if no more comes."""
+
+    def read(self, text: bytes, at: int) -> tuple[Around, int, Rule | None]:
+        """Return the place behind more bytes, the end of the text, and None.
+
+        If a value begins within it: the place behind that value, where it begins, and its rule.
+        """
 
 
 class Level:
@@ -163,21 +177,24 @@ class Level:
 class Memory:
     """What is remembered of a text so far: see the module."""
 
-    __slots__ = ("_may_repeat", "level", "mode", "rule", "text")
+    __slots__ = ("_may_repeat", "around", "level", "mode", "rule", "text")
 
-    def __init__(self, level: Level | None, mode: int, text: bytes, rule: Rule | None) -> None:
+    def __init__(
+        self, level: Level | None, mode: int, text: bytes, rule: Rule | None, around: Around | None = None
+    ) -> None:  # fmt: skip
         self.level, self.mode, self.text, self.rule = level, mode, text, rule
+        self.around = around  # behind the value, if it stands in other text
         self._may_repeat: bool | None = None
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
             isinstance(other, Memory)
-            and (self.mode, self.text, self.rule) == (other.mode, other.text, other.rule)
+            and (self.mode, self.text, self.rule, self.around) == (other.mode, other.text, other.rule, other.around)
             and _code(self.level) == _code(other.level)
         )
 
     def __hash__(self) -> int:
-        return hash((self.mode, self.text, _code(self.level)))
+        return hash((self.mode, self.text, self.around, _code(self.level)))
 
     @property
     def uniques(self) -> tuple[Level, ...]:
@@ -186,10 +203,15 @@ class Memory:
 
     def read(self, text: bytes) -> Memory | None:
         """Return the memory behind more bytes, which the machine reads too; None if two items or keys become equal."""
-        level, mode, kept, rule = self.level, self.mode, self.text, self.rule
+        level, mode, kept, rule, around = self.level, self.mode, self.text, self.rule, self.around
         at, size = 0, len(text)
         value: Value
         while at < size:
+            if mode == TEXT:
+                assert around is not None
+                around, at, rule = around.read(text, at)
+                mode = VALUE if at < size else TEXT
+                continue
             if mode in (STRING, KEY_STRING):
                 start = at
                 at, is_whole = _string_end(kept, text, at)
@@ -264,15 +286,18 @@ class Memory:
                 level = level.after(value)
                 if level is None:
                     return None
-        if level is self.level and mode == self.mode and kept == self.text and rule is self.rule:
-            return self
-        return Memory(level, mode, kept, rule)
+            elif around is not None:
+                mode = TEXT
+        same = level is self.level and mode == self.mode and kept == self.text and rule is self.rule
+        return self if same and around is self.around else Memory(level, mode, kept, rule, around)
 
     # ------------------------------------------------------------------------------------------- what may be equal
 
     @property
     def is_idle(self) -> bool:
         """Whether no array of distinct items is open, or can begin."""
+        if self.around is not None and self.around.distance is not None:
+            return False
         return self.rule is None and (self.level is None or self.level.is_idle)
 
     @property
@@ -439,3 +464,8 @@ def _string_end(kept: bytes, text: bytes, at: int) -> tuple[int, bool]:
 def start(rule: Rule | None) -> Memory:
     """Return the memory before a text whose value has a rule."""
     return Memory(None, VALUE, b"", rule)
+
+
+def start_around(place: Around) -> Memory:
+    """Return the memory before a text with values in it."""
+    return Memory(None, TEXT, b"", None, place)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from ...errors import SchemaError
 from ...vocabulary.vocabulary import Vocabulary
-from .memory import Memory, Rule, start
+from .memory import Memory
 
 T = TypeVar("T")
 
@@ -19,12 +19,14 @@ class _Parts(dict[Any, Any]):
 class UniqueItems:
     """Which arrays of a lazy table have distinct items, and which objects distinct keys.
 
-    rule: that of the whole text's value. vocabulary: that of the table. refused: the error of a compiler that has
+    start: before a text. vocabulary: that of the table. refused: the error of a compiler that has
     nothing but states. keywords: those that are enforced so.
     """
 
-    def __init__(self, rule: Rule, vocabulary: Vocabulary, refused: SchemaError, keywords: frozenset[str]) -> None:
-        self.start: Memory = start(rule)
+    def __init__(
+        self, start: Memory, vocabulary: Vocabulary, refused: SchemaError, keywords: frozenset[str]
+    ) -> None:  # fmt: skip
+        self.start = start
         self.keywords = keywords
         self.refused = refused
         self.tokens = vocabulary.tokens

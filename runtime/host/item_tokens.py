@@ -58,6 +58,9 @@ class ItemTokens:
         commas = [token for token, text in enumerate(tokens) if b"," in text]
         self.commas = np.array(commas, np.int64)
         self.commas_behind_quotes = np.array([token for token in commas if b'"' in tokens[token]], np.int64)
+        openers = [token for token, text in enumerate(tokens) if b"[" in text or b"{" in text]
+        self.openers = np.array(openers, np.int64)
+        self.openers_behind_quotes = np.array([token for token in openers if b'"' in tokens[token]], np.int64)
         quoted = [(token, text) for token, text in enumerate(tokens) if b'"' in text]
         self.quotes = np.array([token for token, _ in quoted], np.int64)
         self.closing = _by_content(quoted, _STRING_END)

@@ -40,6 +40,13 @@ class UniqueEnds:
         token = self._byte_tokens[byte]
         return None if token < 0 else self._reader.step(place, token)
 
+    def read(self, place: Configuration, text: bytes) -> Configuration | None:
+        """Return the place behind more bytes; None where one is not allowed."""
+        at: Configuration | None = place
+        for byte in text:
+            at = None if at is None else self.step(at, byte)
+        return at
+
     def bytes_at(self, place: Configuration) -> frozenset[int]:
         """Return the bytes that may follow."""
         found = self._bytes_at.get(place)

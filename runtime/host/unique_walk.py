@@ -7,7 +7,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...lazy.unique.memory import AFTER, COLON, KEY, KEY_STRING, NUMBER, STRING, VALUE, Level, Memory, is_escaping
+from ...lazy.unique.memory import (
+    AFTER,
+    COLON,
+    KEY,
+    KEY_STRING,
+    NUMBER,
+    STRING,
+    TEXT,
+    VALUE,
+    Level,
+    Memory,
+    is_escaping,
+)
 from ...lazy.unique.values import number_value, significant, string_is_whole, string_value
 from ...lazy.unique.written import Written
 from .host_reader import tokens_of
@@ -41,7 +53,7 @@ class UniqueWalk:
         """Return the tokens of a mask that may be barred at a place, whatever was written."""
         level = memory.level
         is_zero = memory.mode == NUMBER and not significant(memory.text)[1]  # which it stays with any exponent
-        key = (*place, memory.mode, memory.rule, None if level is None else level.shape, is_zero)
+        key = (*place, memory.mode, memory.rule, memory.around, None if level is None else level.shape, is_zero)
         found = self._risky.get(key)
         if found is None:
             if len(self._risky) > _MOST_KEPT:
@@ -51,10 +63,14 @@ class UniqueWalk:
 
     def _find_risky(self, place: Configuration, memory: Memory, mask: NDArray[np.uint32]) -> _Risky:
         items, mode, level = self._items, memory.mode, memory.level
+        openers = self._openers(memory, mask)
+        if level is None or not level.uniques:  # nothing that was written counts
+            return _Risky(tuple([token for token in openers if not self._may_come(place, memory, token)]), None)
         behind_quotes = mode in (STRING, KEY_STRING)
         commas = _allowed(items.commas_behind_quotes if behind_quotes else items.commas, mask)
         crossing = [token for token in commas if not self._is_harmless(place, memory, token)]
-        if level is None or not level.uniques or (level.has_distinct_items and mode in _TOLD):
+        crossing += [t for t in openers if b"," not in items.tokens[t] and self._begins_in_need(memory, t)]
+        if level.has_distinct_items and mode in _TOLD:
             return _Risky(tuple(crossing), None)
         if level.written is not None and mode not in (KEY, KEY_STRING, AFTER):  # a key comes behind a comma
             return _Risky(tuple(crossing), tuple([t for t in commas if not self._is_harmless(place, memory, t, 0)]))
@@ -65,6 +81,28 @@ class UniqueWalk:
             return _Risky(tuple(crossing), None)
         return _Risky(tuple(crossing), tuple([t for t in others if not self._is_harmless(place, memory, t, 0)]))
 
+    def _openers(self, memory: Memory, mask: NDArray[np.uint32]) -> list[int]:
+        """Return the tokens of a mask that may open an array or object."""
+        items, mode, around = self._items, memory.mode, memory.around
+        tokens = _allowed(items.openers_behind_quotes if mode in (STRING, KEY_STRING) else items.openers, mask)
+        if mode != TEXT or around is None:
+            return tokens
+        nearest = around.distance
+        return [] if nearest is None else [token for token in tokens if len(items.tokens[token]) > nearest]
+
+    def _may_come(self, place: Configuration, memory: Memory, token: int) -> bool:
+        """Return whether a token may come where no array of distinct items is open."""
+        after = memory.read(self._items.tokens[token])
+        if after is None or not after.uniques:
+            return after is not None
+        at = self._ends.read(place, self._items.tokens[token])
+        return at is not None and self._ends.can_end(at, after)
+
+    def _begins_in_need(self, memory: Memory, token: int) -> bool:
+        """Return whether a token may lead into an array that needs some values later, which an item must not have."""
+        after = memory.read(self._items.tokens[token])
+        return after is None or any(each.among.size > _size(each) for each in after.uniques)
+
     def _is_harmless(self, place: Configuration, memory: Memory, token: int, ended: int = 1) -> bool:
         """Return whether a token ends at most so many items, and the open one may become any of infinitely many.
 
@@ -73,23 +111,18 @@ class UniqueWalk:
         text = self._items.tokens[token]
         if not text:
             return True
-        has_brackets = _has_brackets(text, memory)
-        if memory.uniques and has_brackets and (ended or memory.mode not in (VALUE, COLON)):
+        if _has_brackets(text, memory) and (ended or memory.mode not in (VALUE, COLON)):
             return False
         after = memory.read(text)
         if after is None:
             return False
-        if not memory.uniques:
-            return after.is_idle and (after.level is memory.level or not has_brackets)
         if len(after.uniques) < len(memory.uniques):
             return False
         if any(_size(now) > _size(then) + ended for now, then in zip(after.uniques, memory.uniques, strict=False)):
             return False
         if ended and after.mode == AFTER:  # an item that is not equal to an earlier one
             return True
-        at: Configuration | None = place
-        for each in text:
-            at = None if at is None else self._ends.step(at, each)
+        at = self._ends.read(place, text)
         return at is not None and self._ends.is_endless(at, after)
 
     def barred(self, place: Configuration, memory: Memory) -> list[TokenSet]:
@@ -155,9 +188,8 @@ class UniqueWalk:
         """Return the tokens that write a string between items, if strings there may become any; else None."""
         key = (*place, memory.mode)
         if key not in self._whole:
-            at: Configuration | None = place
-            for byte in b'"' if memory.mode == VALUE else b',"':
-                at = None if at is None else self._ends.step(at, byte)
+            begins = (b'"', b' "') if memory.mode == VALUE else (b',"', b', "')
+            at = next((found for each in begins if (found := self._ends.read(place, each)) is not None), None)
             is_free = at is not None and self._ends.is_free(at)
             strings = self._items.strings if memory.mode == VALUE else self._items.next_strings
             if len(self._whole) > _MOST_KEPT:

@@ -230,7 +230,7 @@ def test_the_tools_of_one_request_share_one_budget():
     service, gate = gated(Limits(budget=mw.Budget(seconds=5)))
     gate.open.set()
     tools = [
-        Function(f"f{n}", {"type": "object", "properties": {f"p{n}": {"uniqueItems": True}}}, n, False)
+        Function(f"f{n}", {"type": "object", "properties": {f"p{n}": {"not": {"uniqueItems": True}}}}, n, False)
         for n in range(100)
     ]
     with pytest.raises(Refused) as found:

@@ -25,7 +25,7 @@ from maskwright.serve.items import engines, example, models, routes  # noqa: E40
 from maskwright.serve.items.service import ItemService  # noqa: E402
 from maskwright.serve.items.shop import Shop  # noqa: E402
 from maskwright.serve.settings import CatalogueSettings, ItemSettings, ModelSettings  # noqa: E402
-from tests.support.servers import serving  # noqa: E402
+from tests.support.servers import serving, wait  # noqa: E402
 
 
 class Engine(http.server.BaseHTTPRequestHandler):
@@ -251,12 +251,12 @@ def test_a_slow_engine_holds_up_no_model_here_and_ends_at_the_deadline(owner, tm
             told = error(ask(service, history=["hat-1"], timeout=0.3), 504)
             assert told["code"] == "deadline_exceeded"
             assert len(ask(service, model="here", history=["hat-1"], timeout=10).json()["items"]) == 10
-            assert service.engines["there"].running == 8  # of 4,096 beams at most, 512 each
+            wait(lambda: service.engines["there"].running == 8)  # of 4,096 beams at most, 512 each
         finally:
             go_on.set()
         for each in slow:
             each.join(30)
-        assert service.now()[:2] == (0, 0)
+        wait(lambda: service.now()[:2] == (0, 0))
 
 
 def test_text_is_encoded_by_the_engine_or_refused(tmp_path):

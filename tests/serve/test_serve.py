@@ -306,6 +306,10 @@ ARGUMENTS = {
     "additionalProperties": False,
     "$defs": {"place": {"enum": ["Ulm", 7]}},
 }
+DEPENDS = {
+    "type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "minItems": 3, "maxItems": 3,
+    "if": {"contains": {"const": 7}}, "then": {"uniqueItems": True},
+}  # fmt: skip
 TOOLS = [
     {"type": "function", "function": {"name": "weather", "description": "now", "parameters": ARGUMENTS}},
     {"type": "function", "function": {"name": "stop-it"}},
@@ -700,7 +704,7 @@ def test_members_come_in_any_order_where_a_request_asks_for_it(service):
 
 
 def test_one_tool_that_cannot_be_enforced_does_not_fail_the_others(client, service):
-    parameters = {"properties": {"numbers": DISTINCT}, "required": ["numbers"], "additionalProperties": False}
+    parameters = {"properties": {"numbers": DEPENDS}, "required": ["numbers"], "additionalProperties": False}
     wrong = {"type": "function", "function": {"name": "pick", "parameters": parameters}}
     for choice in ("required", "auto"):
         body = {"messages": HELLO, "tools": [wrong, *TOOLS], "tool_choice": choice, "max_tokens": 60}
@@ -708,7 +712,7 @@ def test_one_tool_that_cannot_be_enforced_does_not_fail_the_others(client, servi
         assert out.status_code == 200
         (warning,) = out.headers.get_list("x-maskwright-warning")
         assert warning.startswith(
-            "tools[0].function.parameters cannot be called: function 'pick': /properties/numbers/uniqueItems: "
+            "tools[0].function.parameters cannot be called: function 'pick': /properties/numbers/then/uniqueItems: "
         )
         streamed = post(service, "/v1/chat/completions", stream=True, **body)
         assert streamed.headers["x-maskwright-warning"] == warning
@@ -717,24 +721,35 @@ def test_one_tool_that_cannot_be_enforced_does_not_fail_the_others(client, servi
         strict = {"type": "function", "function": {**wrong["function"], "strict": True}}
         refused = post(service, "/v1/chat/completions", **{**body, "tools": [*TOOLS, strict]})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tools[2].function.parameters")
-    chosen = {"type": "function", "function": {"name": "pick"}}
-    message = chat(client, tools=[wrong, *TOOLS], tool_choice=chosen, max_tokens=80).choices[0].message
-    numbers = json.loads(message.tool_calls[0].function.arguments)["numbers"]
-    assert len(set(numbers)) == 3  # alone they are no part of a longer text
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "pick"}}])
+def test_arguments_of_tools_keep_their_items_distinct(client, service, choice):
+    few = {**DISTINCT, "items": {"type": "integer", "minimum": 0, "maximum": 13}, "minItems": 5, "maxItems": 5}
+    parameters = {"properties": {"numbers": few}, "required": ["numbers"], "additionalProperties": False}
+    tools = [{"type": "function", "function": {"name": "pick", "parameters": parameters}}]
+    options = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 200}
+    picked = []
+    for seed in range(12):
+        (answer,) = chat(client, **options, seed=seed).choices
+        if answer.finish_reason != "length":
+            picked += [call for call in answer.message.tool_calls if call.function.name == "pick"]
+    assert len(picked) > 1
+    assert all(len(set(json.loads(call.function.arguments)["numbers"])) == 5 for call in picked)
 
 
 @pytest.mark.parametrize("choice", ["required", "auto"])
 def test_arguments_of_tools_may_have_what_is_not_enforced_by_name(client, service, choice):
-    parameters = {"properties": {"numbers": DISTINCT}, "required": ["numbers"], "additionalProperties": False}
+    parameters = {"properties": {"numbers": DEPENDS}, "required": ["numbers"], "additionalProperties": False}
     tools = [{"type": "function", "function": {"name": "pick", "parameters": parameters}}]
     options = {"tools": tools, "tool_choice": choice, "max_tokens": 80}
     with pytest.raises(openai.BadRequestError) as found:
         chat(client, **options)
-    assert found.value.body["pointer"] == "/properties/numbers/uniqueItems"
+    assert found.value.body["pointer"] == "/properties/numbers/then/uniqueItems"
     assert found.value.body["param"] == "tools[0].function.parameters"
     body = {"messages": HELLO, **options, "allow": ["uniqueItems"]}
     (warning,) = post(service, "/v1/chat/completions", **body).headers.get_list("x-maskwright-warning")
-    assert warning.startswith("tools[0].function.parameters#/properties/numbers/uniqueItems is not enforced: ")
+    assert warning.startswith("tools[0].function.parameters#/properties/numbers/then/uniqueItems is not enforced: ")
     for seed in range(3):
         message = chat(client, **options, seed=seed, extra_body={"allow": ["uniqueItems"]}).choices[0].message
         assert message.tool_calls or choice == "auto"

@@ -17,7 +17,6 @@ from maskwright.compile.grammar import build as grammars
 from maskwright.compile.grammar.build import compile_form
 from maskwright.compile.grammar.form import Grammar
 from maskwright.compile.grammar.special_tokens import VALUE, replaced, spelt
-from maskwright.compile.json_schema.approximations import Approximations
 from maskwright.compile.json_schema.request import request
 from maskwright.compile.tags.build import compile_structural_tag
 from maskwright.compile.tags.reading import read_tags
@@ -95,10 +94,7 @@ def by_rules(tag: dict[str, Any], vocab: mw.Vocabulary) -> mw.TransitionTable:
     grammar, marked = spelt(reading.grammar, vocab, reading.tokens)
     asked = request(True, whitespace="compact")
     symbols = Symbols()
-    nodes = {
-        f"{VALUE}{j}": node_of(schema, Approximations(within=schema[1]), symbols, asked, meter)
-        for j, schema in enumerate(reading.schemas)
-    }
+    nodes = {f"{VALUE}{j}": node_of(schema, symbols, asked, meter)[0] for j, schema in enumerate(reading.schemas)}
     rules = {name: replaced(body, nodes) for name, body in grammar.rules.items()}
     form = with_rules(Grammar(rules, grammar.start), symbols, asked, meter)
     return compile_form(form, marked, source="rules", meter=meter)

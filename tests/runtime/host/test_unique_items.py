@@ -4,6 +4,7 @@ import copy
 import json
 import pickle
 import random
+import re
 from decimal import Decimal
 
 import jsonschema
@@ -93,6 +94,16 @@ def test_items_leave_values_for_those_that_must_follow(items, begun, others):
     assert not matcher.accept_tokens(written(others))
 
 
+def test_a_token_that_begins_an_array_leaves_values_too():
+    tokens = [b'["v0"', b'["v1"', b'["v', b'{"a":["v0"', b'[["v0"', b'[["v1"']
+    vocabulary = mw.Vocabulary.from_bytes([*VOCAB.tokens, *tokens], eos=0)
+    names = [{"enum": [f"v{i}" for i in range(14)]}, {"const": "v0"}]
+    array = {**UNIQUE, "prefixItems": names, "items": False, "minItems": 2}
+    for schema in (array, {**UNIQUE, "items": array}, {"properties": {"a": array}, "required": ["a"]}):
+        matcher = mw.Matcher(mw.compile_json_schema(schema, vocabulary))
+        assert allowed(matcher) == [t for t in range(vocabulary.size) if matcher.copy().advance(t)]
+
+
 def scalar(rng):
     return rng.choice(
         [
@@ -172,6 +183,135 @@ def test_masks_are_the_tokens_that_can_be_taken_and_no_text_comes_to_a_dead_end(
             texts += 1
             assert validator.is_valid(exact(VOCAB.decode(tokens))), (schema, VOCAB.decode(tokens))
     assert texts > 10
+
+
+MARKS = [
+    b"<t>",
+    b"</t>",
+    b"<u>",
+    b"]</t>",
+    b"]</t><t>[",
+    b'<t>["a","a"',
+    b'"]</t> ',
+    b"1</t>,",
+    b"<t>[[1],",
+    b"</u>[1,1",
+]
+TAGGED = mw.Vocabulary.from_bytes([*VOCAB.tokens, *MARKS], eos=0)
+"""Tokens that go from the text around JSON into it, and out of it."""
+
+
+def tagged(rng, schemas):
+    """Return a structural tag with a schema between <t> and </t>, and another one between <u> and </u>."""
+    contents = [{"type": "json_schema", "json_schema": schema} for schema in schemas]
+    tags = [
+        {"type": "tag", "begin": f"<{name}>", "content": content, "end": f"</{name}>"}
+        for name, content in zip("tu", contents, strict=True)
+    ]  # fmt: skip
+    free = {"type": "triggered_tags", "triggers": ["<t", "<u>"], "tags": tags}
+    listed = {"type": "tags_with_separator", "tags": tags, "separator": ", ", "at_least_one": True}
+    row = {"type": "sequence", "elements": [tags[0], {"type": "regex", "pattern": "[a-c]{0,3}"}, *tags]}
+    return {"type": "structural_tag", "format": rng.choice([free, listed, row])}
+
+
+def values_in(text):
+    """Yield the values of a text with tags, each with its tag's name."""
+    at, decoder = 0, json.JSONDecoder(parse_float=Decimal)
+    while (found := re.search("<([tu])>", text[at:])) is not None:
+        value, at = decoder.raw_decode(text, at + found.end())
+        yield found[1], value
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_tags_keep_items_of_json_distinct(seed):
+    rng, texts = random.Random(seed), 0
+    for _ in range(12):
+        schemas = [{"type": "array", "items": schema_of(rng), "uniqueItems": rng.random() < 0.8} for _ in range(2)]
+        try:
+            table = mw.compile_structural_tag(tagged(rng, schemas), TAGGED, whitespace="compact")
+        except SchemaError:
+            continue
+        matcher, length, tokens = mw.Matcher(table, TAGGED), rng.choice([10, 30, 60]), []
+        while len(tokens) < length + 300:
+            free = allowed(matcher)
+            assert free, (schemas, TAGGED.decode(tokens))
+            if rng.random() < 0.1:
+                assert free == [t for t in range(TAGGED.size) if matcher.copy().advance(t)], (schemas, tokens)
+            if free == [0] or (0 in free and len(tokens) >= length):
+                break
+            choices = [t for t in free if t]
+            ends = [t for t in choices if TAGGED.tokens[t][:1] in (b'"', b"]", b"}", b"<", b"/")]
+            likely = [t for t in choices if TAGGED.tokens[t] in (b"a", b'"', b"1", b",", b"]", b"[")]
+            across = [t for t in choices if t > 256]
+            choices = (ends if len(tokens) >= length else rng.choice([likely, across, ends, choices])) or choices
+            tokens.append(rng.choice(choices))
+            assert matcher.advance(tokens[-1])
+        text = TAGGED.decode(tokens)
+        if matcher.is_accepting and b"\\ud" not in text.lower():
+            assert table.accepts([*tokens, 0])
+            for name, value in values_in(text.decode()):
+                texts += 1
+                schema = exact(json.dumps(schemas["tu".index(name)]))
+                assert jsonschema.Draft202012Validator(schema).is_valid(value), (schemas, text)
+    assert texts > 5
+
+
+PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "names": {**UNIQUE, "items": {"type": "string"}},
+        "n": {"type": "integer"},
+        "all": {"type": "array"},
+    },
+    "required": ["names", "n"],
+}
+
+
+def in_xml(**parameters):
+    """Return parameters as Qwen3-Coder writes them."""
+    return "\n".join([f"<parameter={name}>\n{text}\n</parameter>" for name, text in parameters.items()])
+
+
+CALLS = [
+    (None, '{"names":["a","b"],"n":1,"all":[1,1]}', '{"names":["a","a"],"n":1}'),
+    ("qwen_xml", in_xml(names='["a","b"]', n="12", all="[1,1]"), in_xml(names='["a","a"]')),
+]
+
+
+@pytest.mark.parametrize(("style", "fits", "equal"), CALLS)
+def test_parameters_of_tools_keep_their_items_distinct(style, fits, equal):
+    content = {"type": "json_schema", "json_schema": PARAMETERS, **({"style": style} if style else {})}
+    others = {**content, "json_schema": {"type": "object", "properties": {"names": {"type": "array"}}}}
+    tags = [
+        {"type": "tag", "begin": f"<{name}>\n", "content": each, "end": f"\n</{name}>"}
+        for name, each in (("t", content), ("u", others))
+    ]  # fmt: skip
+    tag = {"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["<"], "tags": tags}}
+    table = mw.compile_structural_tag(tag, TAGGED, whitespace="compact")
+    assert table.accepts(TAGGED.encode(f"so: <t>\n{fits}\n</t>, <t>\n{fits}\n</t>"))
+    begun = equal[: equal.index("]") + 1]
+    assert not mw.Matcher(table).accept_tokens(written(f"so: <t>\n{begun}"))
+    assert not mw.Matcher(table).accept_tokens(written(f"so: <t>\n{fits}\n</t>, <t>\n{begun}"))
+    other = equal.replace(',"n":1', "")
+    assert table.accepts(TAGGED.encode(f"<u>\n{other}\n</u>"))
+    assert table.unenforced == ()
+
+
+@pytest.mark.parametrize(
+    ("schema", "style", "why"),
+    [
+        ({"type": "object", "additionalProperties": UNIQUE}, "qwen_xml", "does not declare"),
+        ({"type": "object", "properties": {"a": UNIQUE}}, "minimax_m3_xml", "a form of its own"),
+        ({"type": "object", "properties": {"a": {"not": UNIQUE}}}, None, "under not"),
+    ],
+)
+def test_parameters_that_no_matcher_keeps_distinct_are_refused_by_name(schema, style, why):
+    content = {"type": "json_schema", "json_schema": schema, **({"style": style} if style else {})}
+    tag = {"type": "structural_tag", "format": {"type": "tag", "begin": "<t>", "content": content, "end": "</t>"}}
+    with pytest.raises(SchemaError, match=why) as found:
+        mw.compile_structural_tag(tag, TAGGED)
+    assert found.value.keyword == "uniqueItems"
+    assert found.value.pointer.startswith("/format/content/json_schema")
 
 
 VALUES = [

@@ -1,0 +1,103 @@
+"""What a matcher remembers of a text to enforce keywords of a schema that states cannot enforce."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from ...automata.budget import Meter
+from ...errors import AllowKeyword, NoTableError, ReadOnDemand, SchemaError
+from ...lazy.lazy_table import LazyTable
+from ...lazy.unique.memory import Memory, Rule
+from ...lazy.unique.unique_items import UniqueItems
+from ...vocabulary.vocabulary import Vocabulary
+from .approximations import Approximations
+from .key_rules import KeyRules, PairRules
+from .keywords import formula
+from .request import Request
+from .unique_rules import DependsError, UniqueRules
+
+T = TypeVar("T")
+UNIQUE = "uniqueItems"
+_COUNTS = frozenset({"minProperties", "maxProperties"})
+
+
+class Remembered(NamedTuple):
+    """The rule of a schema's values, the keywords that it enforces, and the error of states for the first of them."""
+
+    rule: Rule
+    keywords: frozenset[str]
+    refused: SchemaError
+
+    def also_refused(self, why: DependsError) -> SchemaError:
+        """Return the error of a keyword that a matcher cannot enforce either."""
+        return _also_refused(self.refused, why)
+
+    def seen_to(self, made: LazyTable, start: Memory, vocabulary: Vocabulary) -> LazyTable:
+        """Return a table beside which matchers remember what this asks for. start: before a text."""
+        unique = UniqueItems(start, vocabulary, self.refused, self.keywords)
+        return made.seeing_to(unique, _no_table(self.refused))
+
+
+def remembering(asked: Request, make: Callable[[Request], T], meter: Meter) -> tuple[T, Remembered | None]:
+    """Return what a function makes of a schema, and what is to be remembered beside it, if states do not do.
+
+    make: called with a request that allows more keywords, as long as it raises the SchemaError of one that a matcher
+    may enforce.
+
+    Raises SchemaError for a keyword that cannot be enforced so either.
+    """
+    refused: list[SchemaError] = []
+    widened, rule = asked, None
+    while True:
+        try:
+            made = make(widened)
+            break
+        except SchemaError as error:
+            is_remembered = error.keyword == UNIQUE or error.keyword in _COUNTS
+            if not is_remembered or not any(isinstance(each, AllowKeyword) for each in error.remedies):
+                raise
+            refused.append(error)
+        more = {UNIQUE} if refused[-1].keyword == UNIQUE else _COUNTS
+        widened = widened._replace(allowed=widened.allowed | more)
+        rule = _rule(widened, widened.allowed - asked.allowed, refused[-1], meter)
+    if rule is None:
+        return made, None
+    return made, Remembered(rule, widened.allowed - asked.allowed, refused[0])
+
+
+def _rule(widened: Request, keywords: frozenset[str], refused: SchemaError, meter: Meter) -> Rule | None:
+    """Return the rule by which a matcher enforces keywords. Raises SchemaError, for the one refused, if none does."""
+    node = formula(
+        widened.contents, approximations=Approximations(widened.allowed), documents=widened.documents, meter=meter,
+        widened=False,
+    )  # fmt: skip
+    items = keys = None
+    try:
+        if UNIQUE in keywords:
+            rules = UniqueRules(node)
+            rules.check()
+            items = rules.rule(node)
+        if not _COUNTS.isdisjoint(keywords):
+            of_keys = KeyRules(node)
+            of_keys.check(meter)
+            keys = of_keys.root
+    except DependsError as reason:
+        raise _also_refused(refused, reason) from None
+    return PairRules().rule(items, keys)
+
+
+def _also_refused(refused: SchemaError, why: DependsError) -> SchemaError:
+    return SchemaError(
+        f'"{refused.keyword}" cannot be enforced exactly: {why}', refused.pointer, refused.keyword,
+        remedies=refused.remedies,
+    )  # fmt: skip
+
+
+def _no_table(refused: SchemaError) -> NoTableError:
+    where = refused.pointer or "/"
+    why = "items have too many values" if refused.keyword == UNIQUE else "undeclared keys are too many"
+    return NoTableError(
+        f'{where}: no table can enforce "{refused.keyword}" here, as {why}; a matcher remembers which came',
+        remedies=(*refused.remedies, ReadOnDemand()),
+    )
