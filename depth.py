@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 from .errors import ConstraintError
 
-MOST_LEVELS = 640  # of objects and arrays in JSON: a schema, a structural tag, a list of choices
+MOST_LEVELS = 640  # of objects and arrays in JSON (a schema, a tag, a list of choices), of parentheses in EBNF and GBNF
 MOST_PARTS = 200_000  # objects and arrays in one
 MOST_IN_PLACE = 128  # subschemas that apply to the same value, through keywords such as anyOf, and through references
 MOST_FORMATS = 64  # formats of structural tags in formats
 MOST_GROUPS = 250  # groups of a pattern in groups
 MOST_LOOKS = 40  # lookarounds of a pattern in lookarounds: each is an automaton inside another
-MOST_PARENTHESES = 100  # parentheses and brackets of a grammar in others
+MOST_PARENTHESES = 100  # parentheses and brackets of a grammar in others, which are read at once
 MOST_TIMES_OVER = 8  # how often what a grammar repeats is repeated, as in "a"{2}{3}
 MOST_LITERAL = 100_000  # characters of a text or a pattern in a grammar in Lark's notation with many brackets
 MOST_TERMINALS = 64  # terminals of a grammar that consist of others

@@ -213,8 +213,9 @@ AT_LIMIT = [
     ("json schema", "$ref in properties", 10_000),
     *(("regex", name, MOST_GROUPS) for name in ("groups", "repeats", "branches", "anchors")),
     *(("regex", name, MOST_LOOKS) for name in ("lookaheads", "lookbehinds", "not ahead")),
-    *((f"grammar {syntax}", "repeats", MOST_PARENTHESES) for syntax in ("ebnf", "gbnf", "lark")),
-    ("grammar ebnf", "around itself", MOST_PARENTHESES),
+    *((f"grammar {syntax}", "repeats", MOST_LEVELS) for syntax in ("ebnf", "gbnf")),
+    ("grammar lark", "repeats", MOST_PARENTHESES),
+    ("grammar ebnf", "around itself", MOST_LEVELS),
     ("grammar lark", "in a terminal", MOST_PARENTHESES),
     ("grammar lark", "in a pattern", MOST_GROUPS),
     ("grammar lark", "terminals", MOST_TERMINALS - 1),
@@ -367,11 +368,11 @@ def test_errors_say_the_limit_and_the_place() -> None:
     assert error.value.pointer.startswith("/x/properties/a/properties")
     for kind, name, most in (
         ("json schema", "anyOf", MOST_IN_PLACE), ("regex", "groups", MOST_GROUPS), ("regex", "not ahead", MOST_LOOKS),
-        ("grammar ebnf", "groups", MOST_PARENTHESES), ("grammar lark", "groups", MOST_PARENTHESES),
+        ("grammar ebnf", "groups", MOST_LEVELS), ("grammar lark", "groups", MOST_PARENTHESES),
         ("grammar lark", "terminals", MOST_TERMINALS), ("structural tag", "tag", MOST_FORMATS),
     ):  # fmt: skip
         with pytest.raises(mw.errors.ConstraintError, match=f"more than {most}") as refused:
-            python(kind, KINDS[kind][name](300))
+            python(kind, KINDS[kind][name](700 if most == MOST_LEVELS else 300))
         assert (refused.value.limit, refused.value.allowed) == (LIMIT, most)
         assert f"{refused.value.pointer}{refused.value.position}" != "NoneNone"
     for syntax in ("ebnf", "lark"):

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from ...automata.budget import Budget, Meter
 from ...automata.utf8 import ANY, Ranges, char_class, complement_ranges, normalize_ranges
-from ...depth import LIMIT, MOST_PARENTHESES, MOST_RULES, MOST_TIMES_OVER
+from ...depth import LIMIT, MOST_LEVELS, MOST_PARENTHESES, MOST_RULES, MOST_TIMES_OVER
 from ...errors import ConstraintError, GrammarError, RegexError
 from .form import EMPTY, MOST_TIMES, Choice, Grammar, Node, Repeat, Rule, Sequence, Special, Terminal, Text, times
 from .macros import NAMES as MACROS
@@ -39,6 +39,11 @@ _OPENS = re.compile(r"\s*\(")
 _OPTION = re.compile(r"([a-z_]+)\s*=(?!=)")
 _NUMBER = re.compile(r"[0-9]{1,9}(?![0-9A-Za-z_.])")
 _TOKEN = re.compile(r"<[^<>\s]+>")
+_PIECE_OF_GBNF = re.compile(
+    r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|<[^<>\s]+>|#[^\r\n]*|[()]|[^()\"\'\[<#/]+|.', re.DOTALL
+)
+_PIECE = re.compile(rf"'(?:[^'\\]|\\.)*'|/\*.*?\*/|{_POINT.pattern}|{_PIECE_OF_GBNF.pattern}", re.DOTALL)
+"""What stands in a grammar, so that parentheses in texts, sets and comments can be told from others."""
 _HEX = {letter: re.compile(f"[0-9A-Fa-f]{{{digits}}}") for letter, digits in (("x", 2), ("u", 4), ("U", 8))}
 _HEX_ANY = re.compile("[0-9A-Fa-f]+")  # after \\x in EBNF
 _CONTROLS = {"n": "\n", "r": "\r", "t": "\t"}
@@ -75,6 +80,10 @@ class Reader:
         self.texts: dict[bytes, Text] = {}
         self.classes: dict[Ranges, Node] = {}
         self.ranges: dict[int, Ranges] = {}  # of the nodes that are one character out of a set
+        self.around = 0  # parentheses around what is being read, which has others of its own
+        self.deep: list[
+            tuple[str, int, int]
+        ] = []  # groups that are read later, by a rule's name, their place and depth
 
     def fail(self, message: str, position: int) -> NoReturn:
         raise GrammarError(message, self.text, min(position, len(self.text)))
@@ -91,6 +100,10 @@ class Reader:
         self._skip(True)
         while self.at < len(self.text):
             self._rule()
+            here = self.at
+            while self.deep:
+                self._read_group(*self.deep.pop())
+            self.at, self.around = here, 0
             self._skip(True)
         for name, position in self.used.items():
             if name not in self.rules:
@@ -274,16 +287,7 @@ class Reader:
                     "a lookahead assertion, (= ...), is not supported: leave it out if it says what follows anyway",
                     begin,
                 )
-            if depth >= MOST_PARENTHESES:
-                said = f"parentheses are nested more than {MOST_PARENTHESES} deep: flatten them"
-                self.refuse(said, begin, MOST_PARENTHESES)
-            self.at += 1
-            self._skip(True)
-            node = self._choice(depth + 1)
-            if not text.startswith(")", self.at):
-                self.fail("this group is never closed: add )", begin)
-            self.at += 1
-            return node
+            return self._group(depth) if depth < MOST_PARENTHESES else self._deep_group(depth)
         if c == ".":
             self.at += 1
             return self._chars(ANY, begin)
@@ -312,6 +316,41 @@ class Reader:
             return self._macro(name, begin)
         self.used.setdefault(name, begin)
         return Rule(name)
+
+    def _group(self, depth: int) -> Node:
+        begin = self.at
+        self.at += 1
+        self._skip(True)
+        node = self._choice(depth + 1)
+        if not self.text.startswith(")", self.at):
+            self.fail("this group is never closed: add )", begin)
+        self.at += 1
+        return node
+
+    def _deep_group(self, depth: int) -> Node:
+        """Return a rule in place of a group, and go on behind it: it is read later, as reading it now takes calls."""
+        name, begin, opened, within = f"\0group {self.at}", self.at, 0, self.around + depth
+        end = -1
+        for found in (_PIECE if self.ebnf else _PIECE_OF_GBNF).finditer(self.text, begin):
+            opened += {"(": 1, ")": -1}.get(found.group(), 0)
+            if within + opened > MOST_LEVELS:
+                said = f"parentheses are nested more than {MOST_LEVELS} deep: flatten them"
+                self.refuse(said, found.start(), MOST_LEVELS)
+            if not opened:
+                end = found.end()
+                break
+        if end < 0:
+            self.fail("this group is never closed: add )", begin)
+        self.at = end
+        self.deep.append((name, begin, within))
+        return Rule(name)
+
+    def _read_group(self, name: str, begin: int, around: int) -> None:
+        """Read a group as a rule of its own."""
+        self.rules[name] = EMPTY
+        self.where[name] = self.at = begin
+        self.around = around
+        self.rules[name] = self._group(0)
 
     # ----------------------------------------------------------------------------------------------------- macros
 

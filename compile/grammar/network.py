@@ -80,6 +80,7 @@ class _Writer:
         self._end = self.made.node()  # of the whole
         self.begins: dict[str, int] = {}  # of rules that are called
         self._spaces: dict[int, int] = {}  # see `_space_before`
+        self._in_place: list[tuple[Node, int, int]] = []  # bodies of rules that are still to be put
 
     def put_rules(self) -> set[int]:
         """Write the rules that are called, and return the nodes where a rule, or the whole, ends."""
@@ -88,19 +89,19 @@ class _Writer:
             if name not in self._inline and name in self._nonempty:
                 self.begins[name], end = self.made.node(), self.made.node()
                 ends.add(end)
-                self._put(body, self.begins[name], end)
+                self._put_all(body, self.begins[name], end)
         return ends
 
     def put_whole(self) -> tuple[int, list[int]]:
         """Write the whole and the regions in it, and return where it begins, and where each region's inside does."""
         made = self.made
         start = made.node()
-        self._put(Rule(self._grammar.start), start, self._end)
+        self._put_all(Rule(self._grammar.start), start, self._end)
         done: list[int] = []
         while len(done) < len(made.regions):  # which may have others within
             for key in list(made.regions)[len(done) :]:
                 inside, closing, closed = made.node(), made.node(), made.node()
-                self._put(made.regions[key].body, inside, closing)
+                self._put_all(made.regions[key].body, inside, closing)
                 made.atoms[closing].append((made.terminal(made.regions[key].closer), closed))
                 made.atoms[closed].append((made.piece(("closed", key), _NOTHING), self._end))
                 done.append(self._space_before(inside))
@@ -118,8 +119,14 @@ class _Writer:
             made.atoms[found].append((made.piece(id(ignored), ignored), found))
         return found
 
+    def _put_all(self, item: Node, begin: int, to: int) -> None:
+        """Lead from one node to another by what an item derives, with the rules that are written in place."""
+        self._put(item, begin, to)
+        while self._in_place:
+            self._put(*self._in_place.pop())
+
     def _put(self, item: Node, begin: int, to: int) -> None:
-        """Lead from one node to another by what an item derives."""
+        """Lead from one node to another by what an item derives, but for rules in place, which may be a long chain."""
         look(READING)
         made = self.made
         if isinstance(item, (Text, Terminal)):
@@ -131,7 +138,7 @@ class _Writer:
             if item.name not in self._nonempty:
                 made.free[begin].append(to)
             elif item.name in self._inline:
-                self._put(self._rules[item.name], begin, to)
+                self._in_place.append((self._rules[item.name], begin, to))
             else:
                 made.calls[begin].append((item.name, to))
         elif isinstance(item, Sequence):
@@ -192,21 +199,12 @@ def _inlined(rules: Mapping[str, Node], start: str) -> set[str]:
         for name, body in rules.items()
         if name != start and (isinstance(body, (Text, Terminal)) or count.get(name, 0) == 1)
     }
-    # one that comes back to itself through such rules alone stays a rule, and so does every one that is far within
+    # one that comes back to itself through such rules alone stays a rule
     below = {name: tuple({other for other in called(rules[name]) if other in out}) for name in out}
     order, group = in_order(below)
     sizes = np.bincount(group) if group else np.zeros(0, np.int64)
-    within = dict.fromkeys(order, 0)
-    for name, number in zip(order, group, strict=True):  # callers first
-        if sizes[number] > 1 or name in below[name] or within[name] >= _MOST_INLINED:
-            out.discard(name)
-            within[name] = 0
-        for other in below[name]:
-            within[other] = max(within[other], within[name] + 1)
-    return out
-
-
-_MOST_INLINED = 16  # rules in place of each other's calls
+    alone = (name for name, number in zip(order, group, strict=True) if sizes[number] == 1)
+    return {name for name in alone if name not in below[name]}
 
 
 # ---------------------------------------------------------------------------------------------------- arrays

@@ -122,11 +122,35 @@ def test_a_grammar_without_a_finite_table_says_so(vocab):
 
 
 def test_a_chain_of_rules_is_read_however_long(vocab):
-    """Rules that are called once stand in place of their calls, but not all of a chain."""
     chain = "\n".join(f'r{i}: "a" r{i + 1} "b"' for i in range(2000))
     table = mw.compile_grammar(f'start: r0\n{chain}\nr2000: "c"', vocab)
     assert table.accepts(spelled(b"a" * 2000 + b"c" + b"b" * 2000))
     assert not table.accepts(spelled(b"a" * 2000 + b"c" + b"b" * 1999))
+
+
+@pytest.mark.parametrize("levels", [99, 100, 101, 350, 640])
+@pytest.mark.parametrize(
+    ("syntax", "before"),
+    [("ebnf", """"(" ')' /* ) ( */ #x5D [)(]? # (\n"""), ("gbnf", """"()" "]" [)(]? # (\n""")],
+    ids=["ebnf", "gbnf"],
+)
+def test_groups_deep_in_others_say_what_the_same_groups_say_elsewhere(levels, syntax, before, vocab):
+    behind = """ # )\n)*")" """
+    grammar = f"root ::= {f'({before}' * levels}[a)] | root{behind * levels}"
+    table = mw.compile_grammar(grammar, vocab, syntax=syntax)
+    opened, closed = "()]" * levels, ")" * levels
+    for text, accepted in (
+        (f"{opened}a{closed}", True), (f"{opened}){closed}", True), (f"{opened[3:]}{opened}a{closed}{closed}", True),
+        (f"{opened}(a{closed}", True), (f"{opened}a{closed[1:]}", False), (f"{opened}]{closed}", False), (")", True),
+    ):  # fmt: skip
+        assert table.accepts(spelled(text.encode())) == accepted, text
+
+
+@pytest.mark.parametrize("levels", [1, 100, 101, 500])
+def test_a_group_deep_in_others_that_is_never_closed_is_named(levels, vocab):
+    with pytest.raises(mw.errors.GrammarError, match="never closed") as error:
+        mw.compile_grammar(f"root ::= {'(' * levels} [)] ')'", vocab, syntax="ebnf")
+    assert error.value.position == 9 + min(levels - 1, 100)
 
 
 def test_terminals_of_terminals_end_at_the_budget(vocab):
