@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from ...automata.budget import Meter
 from ...lazy.unique.memory import Rule
+from ...lazy.unique.values import Value
 from ...lazy.unique.written import Written
 from .algebra import (
     STRING,
@@ -103,6 +104,14 @@ class KeyRule:
             self._known[key] = self._rules.rule(found)
         return self._known[key]
 
+    def tells(self, key: str) -> bool:
+        """Return False: in which branch an object is does not matter."""
+        return False
+
+    def narrowed(self, key: str, value: Value) -> KeyRule:
+        """Return this rule."""
+        return self
+
     def is_declared(self, key: str) -> bool:
         """Return whether a key certainly comes at most once."""
         return self.has_distinct_keys
@@ -159,6 +168,14 @@ class PairRule:
     def member(self, key: str) -> Rule | None:
         """Return the rule of a member."""
         return self._rules.rule(*[None if each is None else each.member(key) for each in (self._items, self._keys)])
+
+    def tells(self, key: str) -> bool:
+        """Return whether the value of a member tells which branches hold."""
+        return self._items is not None and self._items.tells(key)
+
+    def narrowed(self, key: str, value: Value) -> Rule | None:
+        """Return the rule of objects in which a member that tells has a value."""
+        return self._rules.rule(None if self._items is None else self._items.narrowed(key, value), self._keys)
 
     def is_declared(self, key: str) -> bool:
         """Return whether a key certainly comes at most once."""

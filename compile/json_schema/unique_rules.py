@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 from ...automata.budget import Budget
@@ -59,7 +60,8 @@ class UniqueRules:
     """The rules of the values of a schema, each made when a text comes to it: see `lazy.unique.memory.Rule`.
 
     A schema is read so if one thing decides which arrays have distinct items: where they stand. An array in a branch of
-    `anyOf` does only if all branches that allow an array there ask for the same.
+    `anyOf` does only if all branches that allow an array there ask for the same, or if a member tells the branches
+    apart, such as `"kind": {"const": "a"}`. Until that member comes, items are distinct if any branch asks for it.
     """
 
     def __init__(self, root: Node) -> None:
@@ -68,6 +70,7 @@ class UniqueRules:
         self._arrays: dict[Node, ArrayParts] = {}
         self._listed: dict[Node, Listed] = {}
         self._objects: dict[Node, tuple[Members, ...]] = {}
+        self._choices: dict[Node, Choice | None] = {}
         self.root = root
 
     def rule(self, node: Node, whole: Node | None = None) -> ValueRule | None:
@@ -148,11 +151,43 @@ class UniqueRules:
         if shape is AllOf:
             return tuple([each for part in node.args for each in self._members(part)])
         if shape is AnyOf:
-            first, *others = [self._members(part) for part in node.args if not is_never(part)]
-            for other in others:
-                self._check_same_object(first, other, set())
-            return first
+            found = [self._members(part) for part in node.args if not is_never(part)]
+            return found[0] if self._choice(node) is None else tuple([each for members in found for each in members])
         raise DependsError("it stands under not or if, or in a branch of oneOf that is told apart by it")
+
+    # ------------------------------------------------------------------------------------- members that tell branches
+
+    def choices(self, node: Node) -> dict[str, list[tuple[Choice, Node]]]:
+        """Return the choices that a node of objects has, with the formula of each, by the key that tells."""
+        node = restrict(force(node), OBJECT)
+        found: dict[str, list[tuple[Choice, Node]]] = {}
+        for part in node.args if type(node) is AllOf else (node,):
+            choice = self._choice(part) if type(part) is AnyOf else None
+            if choice is not None:
+                found.setdefault(choice.key, []).append((choice, part))
+        return found
+
+    def narrowed(self, node: Node, key: str, value: Value) -> Node:
+        """Return what a node says of objects in which the member of a key has a value."""
+        node = restrict(force(node), OBJECT)
+        by = {part: choice.branch(value) for choice, part in self.choices(node).get(key, ())}
+        return all_of([by.get(part, part) for part in node.args]) if type(node) is AllOf else by.get(node, node)
+
+    def _choice(self, node: Node) -> Choice | None:
+        """Return how the branches of a union are told apart if they differ. Raises DependsError if they are not."""
+        if node not in self._choices:
+            parts = [part for part in node.args if not is_never(part)]
+            self._choices[node] = None
+            try:
+                for part in parts:
+                    self._check_same(parts[0], part, set())
+            except DependsError:
+                choice = _choice_of(parts)
+                if choice is None:
+                    del self._choices[node]
+                    raise
+                self._choices[node] = choice
+        return self._choices[node]
 
     # -------------------------------------------------------------------------------------------------------- same
 
@@ -161,6 +196,8 @@ class UniqueRules:
         if one is other or (one, other) in seen or not (self.bears(one) or self.bears(other)):
             return
         seen.add((one, other))
+        if self.choices(one) or self.choices(other):
+            raise DependsError("branches in which a member tells whether it holds differ further")
         self._check_same_array(self.array(one), self.array(other), seen)
         self._check_same_object(self.members(one), self.members(other), seen)
 
@@ -196,12 +233,49 @@ class UniqueRules:
             found = [*array.prefix, array.rest]
             if array.is_unique:
                 self.listed(node)
-            for members in self.members(node):
-                found += [value for each in members.args[:2] for _, value in each] + [members.rest]
+            members = self.members(node)
+            keys = {key: None for each in members for key, _ in each.properties}
+            found += [member_of(members, key) for key in (*keys, None)]
+            found += [value for each in members for _, value in each.patterns]
+            for key, choices in self.choices(node).items():
+                found += [self.narrowed(node, key, value) for choice, _ in choices for value in choice.values]
             for part in found:
                 if part not in seen and self.bears(part):
                     seen.add(part)
                     todo.append(part)
+
+
+class Choice(NamedTuple):
+    """Branches of a union, with the values by which the member of a key tells them apart."""
+
+    key: str
+    branches: tuple[tuple[frozenset[Value], Node], ...]
+
+    @property
+    def values(self) -> frozenset[Value]:
+        """The values of that member."""
+        return frozenset().union(*[values for values, _ in self.branches])
+
+    def branch(self, value: Value) -> Node:
+        """Return the branches that a value leaves."""
+        return any_of([node for values, node in self.branches if value in values])
+
+
+def _choice_of(parts: list[Node]) -> Choice | None:
+    """Return how a member that all branches require tells them apart, None if none does."""
+    first, *others = [_declared(part) & _required(part) for part in parts]
+    for key in sorted(first.intersection(*others)):
+        found: list[tuple[frozenset[Value], Node]] = []
+        for part in parts:
+            values = _values(_inside(part, Members, lambda one, key=key: member_of((one,), key)))  # type: ignore[misc]
+            if values is None:
+                break
+            found.append((values, part))
+        else:
+            choice = Choice(key, tuple(found))
+            if all(sum(value in values for values, _ in found) < len(found) for value in choice.values):
+                return choice
+    return None
 
 
 class ArrayParts:
@@ -231,13 +305,12 @@ def member_of(members: Iterable[Members], key: str | None) -> Node:
 class ValueRule:
     """The rule of one node's values: see `lazy.unique.memory.Rule`."""
 
-    __slots__ = ("_declared", "_items", "_members", "_node", "_rules", "_whole")
-
     def __init__(self, rules: UniqueRules, node: Node, whole: Node | None) -> None:
         self._rules, self._node, self._whole = rules, node, whole
         self._declared: frozenset[str] | None = None
         self._items: dict[int, ValueRule | None] = {}
         self._members: dict[str, ValueRule | None] = {}
+        self._narrowed: dict[tuple[str, Value], tuple[ValueRule | None]] = {}
 
     has_distinct_keys = False
 
@@ -275,6 +348,23 @@ class ValueRule:
             self._members[key] = self._rules.rule(member_of(self._rules.members(self._node), key), whole)
         return self._members[key]
 
+    def tells(self, key: str) -> bool:
+        """Return whether the value of a member tells which branches hold."""
+        return key in self._telling
+
+    @cached_property
+    def _telling(self) -> frozenset[str]:
+        return frozenset(self._rules.choices(self._node)) if self._rules.bears(self._node) else ANY_KEY
+
+    def narrowed(self, key: str, value: Value) -> ValueRule | None:
+        """Return the rule of objects in which a member that tells has a value."""
+        known = self._narrowed.get((key, value))
+        if known is None:
+            known = self._narrowed[key, value] = (
+                self._rules.rule(self._rules.narrowed(self._node, key, value), self._whole),
+            )
+        return known[0]
+
     def is_declared(self, key: str) -> bool:
         """Return whether a key certainly comes at most once: all branches declare it."""
         if self._declared is None:
@@ -311,6 +401,18 @@ def _declared(node: Node) -> frozenset[str]:
         return frozenset().union(*map(_declared, node.args))
     if type(node) is AnyOf:
         first, *others = [_declared(part) for part in node.args if not is_never(part)]
+        return first.intersection(*others)
+    return ANY_KEY
+
+
+def _required(node: Node) -> frozenset[str]:
+    """Return the keys that a formula of objects plainly requires."""
+    if isinstance(node, Required):
+        return frozenset(node.keys)
+    if type(node) is AllOf:
+        return frozenset().union(*map(_required, node.args))
+    if type(node) is AnyOf:
+        first, *others = [_required(part) for part in node.args if not is_never(part)]
         return first.intersection(*others)
     return ANY_KEY
 

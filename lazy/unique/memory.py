@@ -43,6 +43,12 @@ class Rule(Protocol):
     def member(self, key: str) -> Rule | None:
         """Return the rule of a member; None if nothing in it has to be remembered."""
 
+    def tells(self, key: str) -> bool:
+        """Return whether the value of a member tells which branches of a union hold."""
+
+    def narrowed(self, key: str, value: Value) -> Rule | None:
+        """Return the rule of objects in which a member that tells has a value."""
+
     def is_declared(self, key: str) -> bool:
         """Return whether a key certainly comes at most once."""
 
@@ -93,25 +99,30 @@ class Level:
 
     def after(self, value: Value) -> Level | None:
         """Return the level behind one more value; None if it is equal to an earlier item."""
-        written = self.written
+        written, rule = self.written, self.rule
         if written is not None and self.is_array:
             if value in self.among:
                 return None
             written = written.plus(value)
-        elif not self.recorded and (not self.is_array or self.rule is None):
+        elif self.is_telling:
+            assert rule is not None
+            assert self.key is not None
+            rule = rule.narrowed(self.key, value)
+        elif not self.recorded and (not self.is_array or rule is None):
             return self  # nothing of it counts
         found: Level = object.__new__(Level)
-        found.below, found.is_array, found.rule = self.below, self.is_array, self.rule
-        found.recorded, found.shape, found.key = self.recorded, self.shape, self.key
+        found.below, found.is_array, found.rule = self.below, self.is_array, rule
+        found.recorded, found.key = self.recorded, self.key
+        found.shape = self.shape if rule is self.rule else (self.shape[0], self.is_array, rule)
         found.count, found.earlier, found.last, found.name = self.count + 1, None, None, 0
         if self.recorded:
             found.earlier, found.last = self, value
             found.name = self.count if self.is_array or self.key is None else self.key
         found.written, found.matching, found.digest = written, None, b""
         found.among = self.among
-        if written is not None and self.is_array and self.rule is not None:
-            found.among = self.rule.among(written)
-        found.is_idle = self.is_idle
+        if written is not None and self.is_array and rule is not None:
+            found.among = rule.among(written)
+        found.is_idle = rule is None and (self.below is None or self.below.is_idle)
         found.uniques = self.uniques if written is None else (*self.uniques[:-1], found)
         return found
 
@@ -119,6 +130,11 @@ class Level:
     def has_distinct_items(self) -> bool:
         """Whether it is an array of distinct items."""
         return self.is_array and self.written is not None
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether it is an object whose member that is being written tells which branches hold."""
+        return not self.is_array and self.key is not None and self.rule is not None and self.rule.tells(self.key)
 
     @property
     def name_of_next(self) -> int | str:
@@ -437,7 +453,9 @@ def _keeps(level: Level | None, mode: int) -> bool:
     """Return whether the text of a value or a key counts."""
     if level is None:
         return False
-    return level.rule is not None if mode == KEY_STRING else level.recorded or level.has_distinct_items
+    if mode == KEY_STRING:
+        return level.rule is not None
+    return level.recorded or level.has_distinct_items or level.is_telling
 
 
 def is_escaping(text: bytes) -> bool:

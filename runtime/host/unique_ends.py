@@ -78,7 +78,8 @@ class UniqueEnds:
         """Return what items depend on that begin like that of the i-th unique array; None if on what was written."""
         if any(each.among.size for each in memory.uniques[i + 1 :]):
             return None
-        return (*place, i, memory.mode == NUMBER and _is_settled(memory.text))
+        shape = None if memory.level is None else memory.level.shape  # in which branch of a union, among others
+        return (*place, i, memory.mode == NUMBER and _is_settled(memory.text), memory.rule, shape)
 
     def _search(self, place: Configuration, memory: Memory, i: int) -> bool:
         key = self._key(place, memory, i)
