@@ -24,10 +24,11 @@ from .algebra import (
     force,
     restrict,
 )
+from .enough_values import DependsError
 from .key_classes import partition
 from .member_letters import FEW
 from .string_languages import holds
-from .unique_rules import DependsError, bearing
+from .unique_rules import bearing
 
 _MOST_COUNTED = 1000  # members that a memory counts
 

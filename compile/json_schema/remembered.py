@@ -12,10 +12,11 @@ from ...lazy.unique.memory import Memory, Rule
 from ...lazy.unique.unique_items import UniqueItems
 from ...vocabulary.vocabulary import Vocabulary
 from .approximations import Approximations
+from .enough_values import DependsError
 from .key_rules import KeyRules, PairRules
 from .keywords import formula
 from .request import Request
-from .unique_rules import DependsError, UniqueRules
+from .unique_rules import UniqueRules
 
 T = TypeVar("T")
 UNIQUE = "uniqueItems"

@@ -19,8 +19,8 @@ from ...automata.minimize import canonical
 from ...errors import Advice, SchemaError
 from ...lazy.unique.memory import Rule
 from ..grammar.form import Graph, Special, Terminal, Text
+from ..json_schema.enough_values import DependsError
 from ..json_schema.skeleton import AnyOrder, ArrayAutomaton, ObjectAutomaton, ObjectState, Step, Value
-from ..json_schema.unique_rules import DependsError
 from ..regex.lower import to_dfa
 from .bare_texts import Bare, Scalars, bare
 from .styles import ARRAY, BOOLEAN, KINDS, NULL, NUMBER, OBJECT, STRING, RawSchema, Style

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ...automata.dfa import BYTES, Dfa
 from ...automata.labelled import Labelled
 from ...lazy.unique.memory import Rule
+from ..json_schema.enough_values import DependsError
 from ..json_schema.skeleton import Value
-from ..json_schema.unique_rules import DependsError
 from .bare_texts import Bare
 from .value_machine import Symbols, ValuePlace, bytes_to_ends, values_at
 

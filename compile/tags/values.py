@@ -32,6 +32,7 @@ from ..grammar.special_tokens import VALUE, has_specials, replaced
 from ..json_schema.algebra import all_of
 from ..json_schema.approximations import Approximations
 from ..json_schema.build import build
+from ..json_schema.enough_values import DependsError
 from ..json_schema.keywords import formula
 from ..json_schema.lazily import lazily
 from ..json_schema.library import Library, frames
@@ -39,7 +40,6 @@ from ..json_schema.remembered import remembering
 from ..json_schema.request import Request, blaming_order, wrong_pattern
 from ..json_schema.skeleton import Value
 from ..json_schema.source import placed
-from ..json_schema.unique_rules import DependsError
 from .json_rules import Rules, rules_of, without_graphs
 from .parameters import Parameters, Schema, has_containers
 from .text_places import TextPlaces
