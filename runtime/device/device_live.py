@@ -20,7 +20,7 @@ from ...table.live_base import mask_width
 from ...table.snapshot import Snapshot
 from ...table.transition_table import Level
 from .backend import Array
-from .device_matrix import BITS, DeviceFilters, DeviceMatrix, Origin, packing, words_of
+from .device_matrix import BITS, DeviceFilters, DeviceMatrix, Origin, RowSet, packing, words_of
 
 Convert = Callable[[NDArray[Any]], Any]
 
@@ -37,18 +37,12 @@ class BaseOrigin(Origin):
 
 
 @dataclass(frozen=True, eq=False)
-class DeviceLive:
+class DeviceLive(RowSet):
     """A `Snapshot` in device arrays."""
 
     base: DeviceMatrix  # under a filter of the rows that are live, or several; its masks are of base and delta
     delta: DeviceMatrix  # rows in order, and beyond them words above those of all rows; without filters, under none
     sizes: Array  # (2,) rows of base and delta
-
-    eos = None
-    ends = other_ends = ()
-    calls = None
-    is_trie = True
-    has_masks = False
 
     @property
     def vocab_size(self) -> int:
@@ -56,11 +50,9 @@ class DeviceLive:
         return self.base.vocab_size
 
     @property
-    def fixed_length(self) -> int:
-        """The length of every sequence, L."""
+    def length(self) -> int:
+        """L."""
         return self.base.length
-
-    min_length = max_length = length = fixed_length
 
     @property
     def steps(self) -> Array:

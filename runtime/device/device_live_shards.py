@@ -19,12 +19,11 @@ from ...table.filter_bits import Runs, Words, count_before, words_of
 from ...table.live_base import ROOM, BaseShape, LiveBase
 from ...table.sharded_matrix import HEAD, ShardedMatrix, ShardLayout
 from ...table.snapshot import LiveFilter, Snapshot
-from ...table.transition_table import Level
 from .backend import Array
 from .device_live import Convert, DeviceLive, check_snapshot, place_live
 from .device_live import refreshed as refreshed_live
 from .device_matrix import DeviceFilters, Origin
-from .device_shards import Collectives, Each, Parts, cut_bits, places_of
+from .device_shards import Collectives, Each, Parts, ShardedRows, cut_bits, places_of
 from .live_filters import MOST_WORDS, checked, with_live_filters
 
 Bools = NDArray[np.bool_]
@@ -120,7 +119,7 @@ class CutOrigin(Origin):
 
 
 @dataclass(frozen=True, eq=False)
-class DeviceLiveShards:
+class DeviceLiveShards(ShardedRows):
     """A `Snapshot` on N devices: sequences of L tokens."""
 
     head: DeviceLive  # of the pairs of tokens with which sequences begin; on all devices
@@ -129,43 +128,10 @@ class DeviceLiveShards:
     collectives: Collectives
     count: int  # the node of the dead state: rows of the base, with room
 
-    eos = None
-    ends = other_ends = ()
-    calls = None
-    is_trie = True
-    has_masks = False
-
-    @property
-    def vocab_size(self) -> int:
-        """V."""
-        return self.part.vocab_size
-
-    @property
-    def length(self) -> int:
-        """L."""
-        return self.part.length
-
-    @property
-    def fixed_length(self) -> int:
-        """The length of every sequence, L."""
-        return self.part.length
-
-    min_length = max_length = fixed_length
-
-    @property
-    def dead(self) -> int:
-        """The node of the state that allows nothing."""
-        return self.count
-
     @property
     def steps(self) -> Array:
         """Positions 0 .. L - 1, which lie where the head does."""
         return self.head.steps
-
-    @property
-    def levels(self) -> tuple[Level, ...]:
-        """What is static at each depth 0 .. L - 1."""
-        return self.part.levels
 
     @property
     def origin(self) -> CutOrigin:

@@ -70,8 +70,25 @@ class Origin:
         return hash(Origin)
 
 
+class RowSet:
+    """What decoders ask of a table, answered for rows of tokens that all have the same length and no end token."""
+
+    eos = None
+    ends = other_ends = ()
+    calls = None
+    is_trie = True
+    has_masks = False
+
+    @property
+    def fixed_length(self) -> int:
+        """The length of every sequence, L."""
+        return self.length  # type: ignore[attr-defined, no-any-return]
+
+    min_length = max_length = fixed_length
+
+
 @dataclass(frozen=True, eq=False)
-class DeviceMatrix:
+class DeviceMatrix(RowSet):
     """A `SortedMatrix` in device arrays: Q rows of L tokens, `bits` bits a token, `per_word` tokens a word.
 
     A word holds tokens most significant first, so that words sort as the tokens do; the last one ends with zeros.
@@ -96,20 +113,6 @@ class DeviceMatrix:
     wide: bool  # whether positions have 64 bits
     origin: Origin
     kept: DeviceFilters | None = None  # of `with_filters`; None: all rows are kept
-
-    # what decoders ask of a table
-    eos = None
-    ends = other_ends = ()
-    calls = None
-    is_trie = True
-    has_masks = False
-
-    @property
-    def fixed_length(self) -> int:
-        """The length of every sequence, L."""
-        return self.length
-
-    min_length = max_length = fixed_length
 
     @property
     def num_states(self) -> int:

@@ -14,7 +14,7 @@ from ...table.sharded_matrix import ShardedMatrix, ShardLayout
 from ...table.snapshot import Snapshot
 from ...table.transition_table import Level
 from .backend import Array
-from .device_matrix import BITS, DeviceMatrix, Origin, packing, place, words_of
+from .device_matrix import BITS, DeviceMatrix, Origin, RowSet, packing, place, words_of
 
 Each = Callable[[Callable[[int], dict[str, Any]]], dict[str, Any]]
 """Puts on each device the arrays that a function makes of the number of its shard."""
@@ -46,40 +46,21 @@ class Collectives(Protocol):
         """
 
 
-@dataclass(frozen=True, eq=False)
-class DeviceShards:
-    """A `ShardedMatrix` on N devices: Q rows of L tokens."""
+class ShardedRows(RowSet):
+    """What decoders ask of a table, answered for rows of which each device has some: those of its `part`."""
 
-    head: DeviceMatrix  # of the P pairs of tokens with which sequences begin; on all devices
-    pair_starts: Array  # (P + 1,) the row at which each of them begins, and Q; on all devices
-    part: DeviceMatrix  # a device's own rows, and others behind them up to the most that any has; no masks
-    begin: Array  # (1,) the first of its own rows among all
-    collectives: Collectives
-    count: int  # Q
-
-    # what decoders ask of a table
-    eos = None
-    ends = other_ends = ()
-    calls = None
-    is_trie = True
-    has_masks = False
+    part: Any
+    count: int
 
     @property
     def vocab_size(self) -> int:
         """V."""
-        return self.part.vocab_size
+        return int(self.part.vocab_size)
 
     @property
     def length(self) -> int:
         """L."""
-        return self.part.length
-
-    @property
-    def fixed_length(self) -> int:
-        """The length of every sequence, L."""
-        return self.part.length
-
-    min_length = max_length = fixed_length
+        return int(self.part.length)
 
     @property
     def dead(self) -> int:
@@ -89,7 +70,19 @@ class DeviceShards:
     @property
     def levels(self) -> tuple[Level, ...]:
         """What is static at each depth 0 .. L - 1."""
-        return self.part.levels
+        return tuple(self.part.levels)
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceShards(ShardedRows):
+    """A `ShardedMatrix` on N devices: Q rows of L tokens."""
+
+    head: DeviceMatrix  # of the P pairs of tokens with which sequences begin; on all devices
+    pair_starts: Array  # (P + 1,) the row at which each of them begins, and Q; on all devices
+    part: DeviceMatrix  # a device's own rows, and others behind them up to the most that any has; no masks
+    begin: Array  # (1,) the first of its own rows among all
+    collectives: Collectives
+    count: int  # Q
 
 
 def place_head(layout: ShardLayout, convert: Callable[[NDArray[Any]], Any], wide: bool) -> tuple[DeviceMatrix, Array]:
