@@ -15,6 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import Receive
 
 from .. import __version__
@@ -221,6 +222,9 @@ async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "FastAPI calls a handler for its own kind of error"
     answer = error_of(request.scope, Refused(str(error.detail), status=error.status_code))
     answer.headers.update(error.headers or {})
+    if error.status_code == 405:  # the router tells the methods of one of its routes for the path
+        routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+        answer.headers["Allow"] = ", ".join(sorted({each for route in routes for each in route.methods or ()}))
     return answer
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from ..requests import wrong_value
 
@@ -21,8 +21,15 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
+def _given(field: str) -> dict[str, JsonValue]:
+    """Return the JSON Schema of objects in which a field has a value."""
+    return {"properties": {field: {"not": {"type": "null"}}}, "required": [field]}
+
+
 class RetrieveRequest(_Model):
     """A question for items."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [_given("prompt"), _given("history")]})
 
     model: str | None = Field(default=None, description="Name of a model; it may be left out if there is one.")
     catalogue: str | None = Field(default=None, description="Name of a catalogue; it may be left out if there is one.")

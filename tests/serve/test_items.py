@@ -651,6 +651,30 @@ def test_answers_are_as_the_description_of_the_api_says(service):
         jsonschema.validate(answer.json(), schema)
 
 
+def test_the_description_knows_which_questions_say_nothing(service):
+    jsonschema = pytest.importorskip("jsonschema")
+    described = httpx.get(f"{service.url}/openapi.json").json()
+    schema = {**described["components"]["schemas"]["RetrieveRequest"], "components": described["components"]}
+    judge = jsonschema.Draft202012Validator(schema)
+    for asked in (
+        {},
+        {"prompt": None, "history": None},
+        {"history": ["hat-1"]},
+        {"prompt": "x"},
+        {"prompt": [1], "history": None},
+    ):
+        assert judge.is_valid(asked) != (ask(service, **asked).status_code == 400), asked
+
+
+def test_a_wrong_method_is_told_all_right_ones(service):
+    for path, methods in (
+        ("/v1/catalogues/example/items/hat-1", "DELETE, GET, PUT"), ("/v1/catalogues/example/items", "POST"),
+        ("/v1/retrieve", "POST"), ("/v1/models", "GET"),
+    ):  # fmt: skip
+        answer = httpx.request("PATCH", service.url + path)
+        assert (answer.status_code, answer.headers["Allow"]) == (405, methods)
+
+
 def test_keys_are_those_of_the_text_server(tmp_path):
     with items_served(tmp_path, api_keys=("secret",)) as service:
         assert ask(service, history=["hat-1"]).status_code == 401
