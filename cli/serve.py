@@ -218,11 +218,11 @@ _SHOWN = ItemSettings()
 def _items(
     catalogues: tuple[tuple[str | None, Path], ...], logs: tuple[tuple[str | None, Path], ...], follow: bool,
     filters: tuple[tuple[str | None, str], ...], prompt: str, between: str, beam_rows: int, most_beams: int,
-    deadline: float, capacity: int, example: bool,
+    deadline: float, capacity: int, shadow: tuple[str | None, float] | None, example: bool,
 ) -> ItemSettings | None:  # fmt: skip
     if not catalogues and not example:
-        if logs or filters or follow:
-            raise click.UsageError("--log, --follow and --filter go with --catalogue")
+        if logs or filters or follow or shadow:
+            raise click.UsageError("--log, --follow, --filter and --shadow go with --catalogue")
         return None
     named = [(name or file.stem, file) for name, file in catalogues]
     of = {name or (named[0][0] if len(named) == 1 else ""): log for name, log in logs}
@@ -234,12 +234,15 @@ def _items(
         raise click.UsageError("--follow needs the --log that another process writes")
     if unnamed := [text for name, text in filters if name is None]:
         raise click.UsageError(f"--filter {unnamed[0]!r} has no name: give it as NAME=EXPRESSION")
+    if shadow is not None and shadow[0] is None:
+        raise click.UsageError("--shadow names no model: give it as NAME=SHARE")
     return ItemSettings(
         catalogues=tuple(
             CatalogueSettings(name, file, of.get(name), follow and name in of, capacity) for name, file in named
         ),
         filters=tuple((name or "", text) for name, text in filters),
         prompt=prompt, between=between, example=example, beam_rows=beam_rows, most_beams=most_beams, deadline=deadline,
+        shadow=None if shadow is None else (shadow[0] or "", shadow[1]),
     )  # fmt: skip
 
 
@@ -280,6 +283,11 @@ _item_options = options.gathered(
     click.option(
         "--capacity", type=click.IntRange(min=1), default=CatalogueSettings.capacity, show_default=True,
         help="Most sequences that are added to a catalogue until its file is saved anew.",
+    ),
+    click.option(
+        "--shadow", type=options.Named(click.FloatRange(0, 1)), metavar="NAME=SHARE",
+        help="Model that searches a share of the requests of other models too. Answers stay as they are; metrics tell "
+        "how many items are the same.",
     ),
     click.option(
         "--example", is_flag=True,

@@ -97,6 +97,7 @@ class ItemSettings:
     example: bool = False  # a small model and catalogue, made on the spot
     beam_rows: int = 4096  # beams of one batch, over all its requests
     most_beams: int = 512  # of one request
+    shadow: tuple[str, float] | None = None  # a model that searches a share of the requests of others as well
     deadline: float = 30.0  # seconds until a request is given up that names no time of its own
 
 

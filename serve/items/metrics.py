@@ -11,6 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from ..metrics import SLOW, ServerMetrics
 
 _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _BEAMS = (16, 64, 256, 1024, 4096, 16384)
 
 
@@ -43,6 +44,14 @@ class ItemMetrics(ServerMetrics):
             "maskwright_item_updates", "Items put and deleted, all of them in a log", ["kind"], registry=own
         )
 
+        self._shadowed = Counter(
+            "maskwright_shadow_requests", "Requests repeated with the shadow", ["outcome"], registry=own
+        )
+        self._same = Histogram(
+            "maskwright_shadow_same", "Share of an answer's items that the shadow finds too", registry=own,
+            buckets=_SHARES,
+        )  # fmt: skip
+
     def searched(self, seconds: float, requests: int, beams: int) -> None:
         """Count a batch."""
         self._seconds.observe(seconds)
@@ -53,6 +62,12 @@ class ItemMetrics(ServerMetrics):
         """Count items that were put and deleted."""
         self._updates.labels("put").inc(put)
         self._updates.labels("deleted").inc(deleted)
+
+    def shadowed(self, outcome: str, same: float | None = None) -> None:
+        """Count a request for the shadow. same: the share of its answer's items that were found too."""
+        self._shadowed.labels(outcome).inc()
+        if same is not None:
+            self._same.observe(same)
 
     def watch(self, service: Watched) -> None:
         """Report what a service holds as well."""

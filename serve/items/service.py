@@ -26,10 +26,12 @@ from .metrics import ItemMetrics, ItemsNow
 from .models import HISTORY, ItemModel
 from .requests import MOST_ID, Item, Line, RetrieveRequest, Value
 from .searcher import Search, Searched, Searcher
+from .shadow import Shadow
 from .shop import Shop
 
 _log = logging.getLogger("maskwright.serve")
 _MOST_TOKENS = 1 << 14  # of a prompt and a semantic ID, where a model does not say
+_SERVER = "the server itself"  # the client of searches that nobody asked for
 _THREADS = 4  # that read prompts and updates, and write answers
 
 
@@ -78,6 +80,15 @@ class ItemService:
         self.failed: str | None = None  # the reason why the first search failed
         self._warming: asyncio.Task[None] | None = None
         self.metrics.watch(self)
+        self.shadow: Shadow | None = None
+        if settings.shadow is not None:
+            name, share = settings.shadow
+            if name not in self.models:
+                raise ConstraintError(f"the shadow {name!r} is no model here; there are: {', '.join(self.models)}")
+            searcher = self._searcher(self.models[name])
+            self.shadow = Shadow(
+                name, share, lambda asked: self._found(asked, _SERVER, ""), lambda: searcher.waiting > 0, self.metrics
+            )
 
     # ---------------------------------------------------------------------------------------------- from start to end
 
@@ -94,7 +105,7 @@ class ItemService:
                 for shop in self.shops.values():
                     first = [0] * min(4, model.context or 4)
                     until = time.monotonic() + self.settings.deadline if model.name in self.engines else math.inf
-                    search = Search(model, shop, first, 2, (), (), "the server itself", loop, until)
+                    search = Search(model, shop, first, 2, (), (), _SERVER, loop, until)
                     self._searcher(model).submit(search)
                     try:
                         await search.done
@@ -120,6 +131,8 @@ class ItemService:
         self.drain()
         if self._warming is not None:
             self._warming.cancel()
+        if self.shadow is not None:
+            self.shadow.stop()
         for searcher in self._searchers:
             await asyncio.to_thread(searcher.close, 10.0)
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -152,29 +165,35 @@ class ItemService:
 
     async def retrieve(self, request: RetrieveRequest, client: str, name: str) -> dict[str, Any]:
         """Return the answer to a request. name: the answer's id. Raises Refused."""
-        seconds = self.settings.deadline if request.timeout is None else request.timeout
-        until = time.monotonic() + seconds
         self._check_open()
         self._places.take(1, client)
         try:
-            loop = asyncio.get_running_loop()
-            asked = await loop.run_in_executor(self._pool, self._asked, request)
-            search = Search(
-                asked.model, asked.shop, asked.prompt, request.beams, request.filters, asked.deny, client, loop, until
-            )
-            self._searcher(asked.model).submit(search)
-            try:
-                searched = await asyncio.wait_for(search.done, until - time.monotonic())
-            except TimeoutError:
-                raise Refused(
-                    f"the search took longer than {seconds:g} seconds and was given up", status=504, param="timeout",
-                    code="deadline_exceeded",
-                ) from None  # fmt: skip
-            finally:
-                search.given_up = True
-            return await loop.run_in_executor(self._pool, _answer, asked, searched, name)
+            answer = await self._found(request, client, name)
         finally:
             self._places.leave(1, client)
+        if self.shadow is not None:
+            self.shadow.follow(request, answer)
+        return answer
+
+    async def _found(self, request: RetrieveRequest, client: str, name: str) -> dict[str, Any]:
+        seconds = self.settings.deadline if request.timeout is None else request.timeout
+        until = time.monotonic() + seconds
+        loop = asyncio.get_running_loop()
+        asked = await loop.run_in_executor(self._pool, self._asked, request)
+        search = Search(
+            asked.model, asked.shop, asked.prompt, request.beams, request.filters, asked.deny, client, loop, until
+        )
+        self._searcher(asked.model).submit(search)
+        try:
+            searched = await asyncio.wait_for(search.done, until - time.monotonic())
+        except TimeoutError:
+            raise Refused(
+                f"the search took longer than {seconds:g} seconds and was given up", status=504, param="timeout",
+                code="deadline_exceeded",
+            ) from None  # fmt: skip
+        finally:
+            search.given_up = True
+        return await loop.run_in_executor(self._pool, _answer, asked, searched, name)
 
     def _searcher(self, model: ItemModel) -> Searcher:
         return self.engines.get(model.name, self.searcher)

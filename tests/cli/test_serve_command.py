@@ -67,7 +67,7 @@ def test_every_option_is_one_setting(started, tmp_path):
     known = {name for param in main.commands["serve"].params for name in param.opts}
     of_items = {
         "--catalogue", "--log", "--follow", "--filter", "--prompt", "--between", "--beam-rows", "--max-beams",
-        "--deadline", "--capacity", "--example", "--engine-key",
+        "--deadline", "--capacity", "--shadow", "--example", "--engine-key",
     }  # fmt: skip
     of_others = {"--separators", "--playground", "--log-requests"}
     assert known - set(options) == of_items | of_others, "an option is not tried here"
@@ -80,7 +80,7 @@ def test_every_option_of_items_is_one_setting(started, tmp_path):
         "--model", f"a={tmp_path}", "--model", f"b={tmp_path}", "--catalogue", tmp_path / "one.catalogue",
         "--catalogue", f"shop={tmp_path / 'two.catalogue'}", "--log", f"shop={tmp_path / 'log'}", "--follow",
         "--filter", "cheap=price == 5", "--prompt", "bought {history}", "--between", "; ", "--beam-rows", 7,
-        "--max-beams", 6, "--deadline", 1.5, "--capacity", 9, "--example",
+        "--max-beams", 6, "--deadline", 1.5, "--capacity", 9, "--shadow", "next=0.25", "--example",
     )  # fmt: skip
     assert settings.items == ItemSettings(
         models=(ModelSettings(tmp_path, name="a"), ModelSettings(tmp_path, name="b")),
@@ -89,7 +89,7 @@ def test_every_option_of_items_is_one_setting(started, tmp_path):
             CatalogueSettings("shop", tmp_path / "two.catalogue", tmp_path / "log", True, 9),
         ),
         filters=(("cheap", "price == 5"),), prompt="bought {history}", between="; ", example=True,
-        beam_rows=7, most_beams=6, deadline=1.5,
+        beam_rows=7, most_beams=6, shadow=("next", 0.25), deadline=1.5,
     )  # fmt: skip
     one = tmp_path / "one.catalogue"
     assert started("--model", tmp_path, "--catalogue", one, "--log", "x").items.catalogues[0].log == Path("x")
@@ -109,11 +109,12 @@ def test_separators_take_the_place_of_white_space(started):
     [
         (("--eos", "3"), "--tokenizer, --eos, --name and --device go with --model"),
         (("--api-key", ""), "--api-key is empty"),
-        (("--log", "x"), "--log, --follow and --filter go with --catalogue"),
+        (("--log", "x"), "--log, --follow, --filter and --shadow go with --catalogue"),
         (("--catalogue", __file__), "--catalogue needs the --model"),
         (("--catalogue", __file__, "--log", "other=x"), "--log 'other' is of no catalogue"),
         (("--catalogue", __file__, "--follow"), "--follow needs the --log"),
         (("--catalogue", __file__, "--filter", "price < 5"), "has no name"),
+        (("--catalogue", __file__, "--shadow", "0.5"), "--shadow names no model"),
         (("--model", f"a={Path(__file__).parent}", "--model", f"b={Path(__file__).parent}"), "has one --model"),
         (("--ssl-keyfile", __file__), "--ssl-keyfile goes with --ssl-certfile"),
         (("--separators", ";", ":"), "--separators must be a comma and a colon"),

@@ -28,6 +28,7 @@ from prometheus_client.parser import text_string_to_metric_families  # noqa: E40
 
 import maskwright as mw  # noqa: E402
 from maskwright.runtime.integrations.item_search import ItemSearch, Query  # noqa: E402
+from maskwright.serve import loading  # noqa: E402
 from maskwright.serve.items import example, models, routes  # noqa: E402
 from maskwright.serve.items.service import ItemService, id_of  # noqa: E402
 from maskwright.serve.items.shop import Shop  # noqa: E402
@@ -700,6 +701,50 @@ def test_models_and_catalogues_go_by_name(tmp_path):
         assert (told["model"], told["catalogue"], len(told["items"])) == ("second", "two", 10)
     with pytest.raises(mw.errors.ConstraintError, match="two of one name"):
         ItemService([first, first], shops, ItemSettings())
+
+
+def samples(service, family):
+    """Return the values of a metric by their labels."""
+    families = text_string_to_metric_families(httpx.get(f"{service.url}/metrics").text)
+    found = next((each for each in families if each.name == family), None)
+    return {} if found is None else {(each.name, *each.labels.values()): each.value for each in found.samples}
+
+
+def test_a_shadow_searches_a_share_of_the_requests_and_changes_no_answer(tmp_path):
+    example.catalogue().save(tmp_path / "one")
+    first = models.example()
+    other = replace(first, name="other", search=models.ItemSearch(loading.untrained(example.WIDTH, 0.2)))
+    settings = ItemSettings(shadow=("other", 1.0))
+    service = ItemService([first, other], [Shop(CatalogueSettings("one", tmp_path / "one"))], settings)
+    with serving(routes.create_app(service), service):
+
+        def repeated(outcome):
+            return samples(service, "maskwright_shadow_requests").get(("maskwright_shadow_requests_total", outcome), 0)
+
+        shares = 0.0
+        for n in range(1, 4):
+            fields = {"history": [f"hat-{n}"], "limit": 20, "filter": "price < 500"}
+            answer = ask(service, model=first.name, **fields).json()
+            wait(lambda n=n: repeated("searched") == n)
+            theirs = ask(service, model="other", **fields).json()
+            ids, found = ([item["id"] for item in each["items"]] for each in (answer, theirs))
+            shares += sum(each in found for each in ids) / len(ids)
+            assert answer["model"] == first.name
+        told = samples(service, "maskwright_shadow_same")
+        assert told["maskwright_shadow_same_sum",] == pytest.approx(shares)
+        assert 0 < shares < 3
+        assert repeated("searched") == 3  # and those of the shadow itself are not repeated
+        with ThreadPoolExecutor(8) as pool:
+            asked = pool.map(lambda n: ask(service, model=first.name, history=[f"hat-{n}"]), range(1, 41))
+            assert {each.status_code for each in asked} == {200}
+        wait(lambda: repeated("searched") + repeated("left_out") == 43)
+        assert repeated("left_out") > 0
+        service.models["other"] = replace(other, context=1)
+        ask(service, model=first.name, history=["hat-1"])
+        wait(lambda: repeated("failed") == 1)
+        assert service.now()[:2] == (0, 0)
+    with pytest.raises(mw.errors.ConstraintError, match="the shadow 'never' is no model here; there are: "):
+        ItemService([first], [], ItemSettings(shadow=("never", 0.5)))
 
 
 # --------------------------------------------------------------------------------------------------------- the page

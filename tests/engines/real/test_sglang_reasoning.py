@@ -19,7 +19,8 @@ SETTINGS = {
     "constrained_json_whitespace_pattern": None, "constrained_json_max_whitespace_cnt": None,
     "constrained_json_disable_any_whitespace": False,
 }  # fmt: skip
-SOURCE = json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
+SCHEMA = {"properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+SOURCE = json.dumps({"type": "object", **SCHEMA})
 
 
 def server(model, monkeypatch, parser: str, strict: bool):
