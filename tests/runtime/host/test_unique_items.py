@@ -95,13 +95,16 @@ def test_items_leave_values_for_those_that_must_follow(items, begun, others):
 
 
 def test_a_token_that_begins_an_array_leaves_values_too():
-    tokens = [b'["v0"', b'["v1"', b'["v', b'{"a":["v0"', b'[["v0"', b'[["v1"']
+    tokens = [b'["v0"', b'["v1"', b'["v', b'{"a":["v0"', b'[["v0"', b'[["v1"', b'<["v0', b'<["v1', b'<["v', b'<[["v0']
     vocabulary = mw.Vocabulary.from_bytes([*VOCAB.tokens, *tokens], eos=0)
     names = [{"enum": [f"v{i}" for i in range(14)]}, {"const": "v0"}]
     array = {**UNIQUE, "prefixItems": names, "items": False, "minItems": 2}
     for schema in (array, {**UNIQUE, "items": array}, {"properties": {"a": array}, "required": ["a"]}):
-        matcher = mw.Matcher(mw.compile_json_schema(schema, vocabulary))
-        assert allowed(matcher) == [t for t in range(vocabulary.size) if matcher.copy().advance(t)]
+        content = {"type": "json_schema", "json_schema": schema}
+        tag = {"type": "structural_tag", "format": {"type": "tag", "begin": "<", "content": content, "end": ">"}}
+        for table in (mw.compile_json_schema(schema, vocabulary), mw.compile_structural_tag(tag, vocabulary)):
+            matcher = mw.Matcher(table)
+            assert allowed(matcher) == [t for t in range(vocabulary.size) if matcher.copy().advance(t)]
 
 
 def scalar(rng):
@@ -268,7 +271,8 @@ def values_in(text):
 def test_tags_keep_items_of_json_distinct(seed):
     rng, texts = random.Random(seed), 0
     for _ in range(12):
-        schemas = [{"type": "array", "items": schema_of(rng), "uniqueItems": rng.random() < 0.8} for _ in range(2)]
+        schemas = [{"type": "array", "items": schema_of(rng), "uniqueItems": rng.random() < 0.8}, schema_of(rng)]
+        rng.shuffle(schemas)
         try:
             table = mw.compile_structural_tag(tagged(rng, schemas), TAGGED, whitespace="compact")
         except SchemaError:
@@ -303,7 +307,7 @@ PARAMETERS = {
     "properties": {
         "names": {**UNIQUE, "items": {"type": "string"}},
         "n": {"type": "integer"},
-        "all": {"type": "array"},
+        "all": {"type": "array", "items": {"type": "string"}},
     },
     "required": ["names", "n"],
 }
@@ -315,8 +319,8 @@ def in_xml(**parameters):
 
 
 CALLS = [
-    (None, '{"names":["a","b"],"n":1,"all":[1,1]}', '{"names":["a","a"],"n":1}'),
-    ("qwen_xml", in_xml(names='["a","b"]', n="12", all="[1,1]"), in_xml(names='["a","a"]')),
+    (None, '{"names":["a","b"],"n":1,"all":["a","a"]}', '{"names":["a","a"],"n":1}'),
+    ("qwen_xml", in_xml(names='["a","b"]', n="12", all='["a","a"]'), in_xml(names='["a","a"]')),
 ]
 
 
@@ -339,12 +343,43 @@ def test_parameters_of_tools_keep_their_items_distinct(style, fits, equal):
     assert table.unenforced == ()
 
 
+def test_tags_keep_items_and_counted_keys_distinct():
+    counted = {"type": "object", "minProperties": 2, "additionalProperties": {"type": "integer"}}
+    table = mw.compile_structural_tag(tagged(random.Random(1), [UNIQUE, counted]), TAGGED, whitespace="compact")
+    assert table.unenforced == ()
+    ends = ("<t>[1]</t>, <u>{}</u>", "<t>[1]</t><u>{}</u>", "<t>[1]</t>abc<t>[1]</t><u>{}</u>")  # of all three forms
+    for members, fits in (('{"a":1,"b":1}', True), ('{"a":1,"a":2}', False), (r'{"a":1,"\u0061":2}', False)):
+        assert any(table.accepts([*TAGGED.encode(end.format(members)), 0]) for end in ends) == fits
+    assert not any(
+        table.accepts([*TAGGED.encode(end.format('{"a":1,"b":1}').replace("[1]", "[1,1]")), 0]) for end in ends
+    )
+
+
 @pytest.mark.parametrize(
     ("schema", "style", "why"),
     [
         ({"type": "object", "additionalProperties": UNIQUE}, "qwen_xml", "does not declare"),
         ({"type": "object", "properties": {"a": UNIQUE}}, "minimax_m3_xml", "a form of its own"),
         ({"type": "object", "properties": {"a": {"not": UNIQUE}}}, None, "under not"),
+        (
+            {
+                "type": "object",
+                "required": ["a", "b"],
+                "additionalProperties": False,
+                "properties": {"a": UNIQUE, "b": {"enum": ["x", "y"]}},
+                "anyOf": [
+                    {"properties": {"a": {"maxItems": 1}, "b": {"const": "x"}}},
+                    {"properties": {"b": {"const": "y"}}},
+                ],
+            },
+            "qwen_xml",
+            "depends on that value",
+        ),
+        (
+            {"type": "object", "minProperties": 2, "additionalProperties": {"type": "string"}},
+            "qwen_xml",
+            "might come twice",
+        ),
     ],
 )
 def test_parameters_that_no_matcher_keeps_distinct_are_refused_by_name(schema, style, why):
@@ -352,8 +387,38 @@ def test_parameters_that_no_matcher_keeps_distinct_are_refused_by_name(schema, s
     tag = {"type": "structural_tag", "format": {"type": "tag", "begin": "<t>", "content": content, "end": "</t>"}}
     with pytest.raises(SchemaError, match=why) as found:
         mw.compile_structural_tag(tag, TAGGED)
-    assert found.value.keyword == "uniqueItems"
+    assert found.value.keyword in ("uniqueItems", "minProperties")
     assert found.value.pointer.startswith("/format/content/json_schema")
+
+
+def test_json_beside_text_of_a_grammar_is_refused_if_its_items_must_be_distinct():
+    nested = {"type": "grammar", "grammar": 'root ::= "(" root? ")"'}
+    value = {"type": "json_schema", "json_schema": {"items": UNIQUE}}
+    tag = {"type": "structural_tag", "format": {"type": "sequence", "elements": [nested, value]}}
+    with pytest.raises(SchemaError, match="the text around it is not regular") as found:
+        mw.compile_structural_tag(tag, TAGGED)
+    assert found.value.pointer == "/format/elements/1/json_schema/items/uniqueItems"
+
+
+NUMBER_OR_LIST = {"type": "or", "elements": [
+    {"type": "json_schema", "json_schema": {"type": "integer"}}, {"type": "json_schema", "json_schema": UNIQUE},
+]}  # fmt: skip
+
+
+def test_values_of_which_some_have_distinct_items_may_begin_in_one_place():
+    tag = {"type": "tag", "begin": "<t>", "content": NUMBER_OR_LIST, "end": "</t>"}
+    listed = {"type": "tags_with_separator", "tags": [tag], "separator": "", "at_least_one": True}
+    table = mw.compile_structural_tag({"type": "structural_tag", "format": listed}, TAGGED, whitespace="compact")
+    matcher = mw.Matcher(table)
+    assert allowed(matcher) == [t for t in range(TAGGED.size) if matcher.copy().advance(t)]
+    for text, fits in (
+        ("12</t><t>[1,2]", True),
+        ("[1,2]</t><t>-7", True),
+        ("7</t><t>[3,3]", False),
+        ("[[],[]]", False),
+    ):
+        assert table.accepts([*TAGGED.encode(f"<t>{text}</t>"), 0]) == fits
+        assert mw.Matcher(table).accept_tokens(written(f"<t>{text}</t>")) == fits
 
 
 VALUES = [
