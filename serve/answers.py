@@ -357,7 +357,7 @@ class ChatForm(Form):
 
     def choice(self, choice: Choice) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": choice.said, "refusal": None}
-        calls = [] if choice.calls is None else choice.calls.found
+        calls = [] if choice.calls is None else [call for call in choice.calls.found if call.name is not None]
         if calls:
             message["content"] = choice.said or None
             message["tool_calls"] = [

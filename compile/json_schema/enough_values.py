@@ -57,13 +57,15 @@ def is_unique(node: Node) -> bool:
     return type(node) is Unenforceable and node.args[1] == "uniqueItems"
 
 
-def member_of(members: Iterable[Members], key: str | None) -> Node:
-    """Return the node of a member by its key; None for a key that nothing names or matches."""
+def member_of(members: Iterable[Members], key: str | None, matched: frozenset[str] = frozenset()) -> Node:
+    """Return the node of a member by its key; None for a key that nothing names, which some patterns match."""
     found: list[Node] = []
     for each in members:
         own = [value for name, value in each.properties if name == key]
-        if key is not None:
-            own += [value for source, value in each.patterns if holds(Pattern(source), key)]
+        own += [
+            value for source, value in each.patterns
+            if (source in matched if key is None else holds(Pattern(source), key))
+        ]  # fmt: skip
         found += own or [each.rest]
     return all_of(found)
 

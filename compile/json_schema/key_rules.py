@@ -113,6 +113,10 @@ class KeyRule:
         """Return this rule."""
         return self
 
+    def at_key(self, key: str) -> KeyRule:
+        """Return this rule."""
+        return self
+
     def is_declared(self, key: str) -> bool:
         """Return whether a key certainly comes at most once."""
         return self.has_distinct_keys
@@ -177,6 +181,10 @@ class PairRule:
     def narrowed(self, key: str, value: Value) -> Rule | None:
         """Return the rule of objects in which a member that tells has a value."""
         return self._rules.rule(None if self._items is None else self._items.narrowed(key, value), self._keys)
+
+    def at_key(self, key: str) -> Rule | None:
+        """Return the rule of objects in which a key comes before members that would tell what is said of it."""
+        return self._rules.rule(None if self._items is None else self._items.at_key(key), self._keys)
 
     def is_declared(self, key: str) -> bool:
         """Return whether a key certainly comes at most once."""

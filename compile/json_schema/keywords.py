@@ -12,7 +12,7 @@ from decimal import Decimal
 from functools import partial
 
 from ...automata.budget import Budget, Meter
-from ...errors import Advice, SchemaError
+from ...errors import Advice, ConstraintError, SchemaError
 from . import unevaluated
 from .algebra import (
     ANY,
@@ -135,6 +135,8 @@ def const(context: KeywordContext, value: Json) -> Node:
 def _values(context: KeywordContext, keyword: str, values: Iterable[Json]) -> Node:
     try:
         return one_of(values)
+    except ConstraintError:  # such as the end of the budget
+        raise
     except ValueError as error:
         raise SchemaError(f'"{keyword}" has what is no JSON value: {error}', pointer((context.path, keyword))) from None
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
 
+from ...automata.budget import Meter
 from ...lazy.unique.values import Value
 from ...lazy.unique.written import Written
 from .algebra import (
@@ -20,6 +21,7 @@ from .algebra import (
     Names,
     Node,
     Not,
+    Pattern,
     Reference,
     Required,
     all_of,
@@ -29,34 +31,44 @@ from .algebra import (
     restrict,
 )
 from .enough_values import DependsError, Listed, is_unique, listed_items, listed_later, member_of, scalars_of
+from .key_classes import partition
 
 _MOST_KEPT = 1000  # rules of items and members of one value
+_MOST_CHECKED = 2000  # formulas of values
 
 
 class UniqueRules:
     """The rules of the values of a schema, each made when a text comes to it: see `lazy.unique.memory.Rule`.
 
     A schema is read so if one thing decides which arrays have distinct items: where they stand. An array in a branch of
-    `anyOf` does only if all branches that allow an array there ask for the same, or if a member tells the branches
-    apart, such as `"kind": {"const": "a"}`. Until that member comes, items are distinct if any branch asks for it.
+    `anyOf` does only if all branches that allow an array there ask for the same, or if a member that comes earlier
+    tells the branches apart, such as `"kind": {"const": "a"}`.
+
+    any_order: whether members may come in any order, so that none comes earlier for certain.
     """
 
-    def __init__(self, root: Node) -> None:
+    def __init__(self, root: Node, any_order: bool = False) -> None:
         self._bears = bearing(root, is_unique)
-        self._rules: dict[tuple[Node, Node | None], ValueRule] = {}
+        self._any_order = any_order
+        self._rules: dict[tuple[Node, Node, bool], ValueRule] = {}
         self._arrays: dict[Node, ArrayParts] = {}
         self._listed: dict[Node, Listed] = {}
         self._objects: dict[Node, tuple[Members, ...]] = {}
         self._choices: dict[Node, Choice | None] = {}
         self.root = root
 
-    def rule(self, node: Node, whole: Node | None = None) -> ValueRule | None:
-        """Return the rule of a node's values. whole: their node, if they are part of an item that is to be distinct."""
-        if whole is None and not self.bears(node):
+    def rule(self, node: Node, whole: Node, recorded: bool = False) -> ValueRule | None:
+        """Return the rule of a node's values.
+
+        whole: all that is said of these values, of which the node is the part that tells where items are distinct.
+        recorded: whether they are part of an item that is to be distinct.
+        """
+        if not recorded and not self.bears(node):
             return None
-        found = self._rules.get((node, whole))
+        key = node, whole, recorded
+        found = self._rules.get(key)
         if found is None:
-            found = self._rules[node, whole] = ValueRule(self, node, whole)
+            found = self._rules[key] = ValueRule(self, *key)
         return found
 
     # ------------------------------------------------------------------------------------- where there is something
@@ -128,43 +140,77 @@ class UniqueRules:
         if shape is AllOf:
             return tuple([each for part in node.args for each in self._members(part)])
         if shape is AnyOf:
-            found = [self._members(part) for part in node.args if not is_never(part)]
-            return found[0] if self._choice(node) is None else tuple([each for members in found for each in members])
+            self._choice(node)  # otherwise branches say the same of a key, but for those that come behind what tells
+            return self._members(next(part for part in node.args if not is_never(part)))
         raise DependsError("it stands under not or if, or in a branch of oneOf that is told apart by it")
 
     # ------------------------------------------------------------------------------------- members that tell branches
 
-    def choices(self, node: Node) -> dict[str, list[tuple[Choice, Node]]]:
-        """Return the choices that a node of objects has, with the formula of each, by the key that tells."""
+    def choices(self, node: Node) -> list[tuple[Choice, Node]]:
+        """Return the choices that a node of objects has, with the formula of each. Raises DependsError."""
         node = restrict(force(node), OBJECT)
-        found: dict[str, list[tuple[Choice, Node]]] = {}
-        for part in node.args if type(node) is AllOf else (node,):
+        parts: tuple[Node, ...] = node.args if type(node) is AllOf else (node,)
+        found: list[tuple[Choice, Node]] = []
+        for part in parts:
             choice = self._choice(part) if type(part) is AnyOf else None
             if choice is not None:
-                found.setdefault(choice.key, []).append((choice, part))
+                found.append((choice, part))
+        for choice, _ in found:
+            for part in parts:
+                if isinstance(part, Members):
+                    choice.check_order(part)
         return found
+
+    def _replaced(self, node: Node, by: Callable[[Choice], Node]) -> Node:
+        """Return a node of objects with others in place of its choices."""
+        node = restrict(force(node), OBJECT)
+        found = {part: by(choice) for choice, part in self.choices(node)}
+        return all_of([found.get(part, part) for part in node.args]) if type(node) is AllOf else found.get(node, node)
 
     def narrowed(self, node: Node, key: str, value: Value) -> Node:
         """Return what a node says of objects in which the member of a key has a value."""
-        node = restrict(force(node), OBJECT)
-        by = {part: choice.branch(value) for choice, part in self.choices(node).get(key, ())}
-        return all_of([by.get(part, part) for part in node.args]) if type(node) is AllOf else by.get(node, node)
+        return self._replaced(node, lambda choice: choice.branch(value) if choice.key == key else choice.node)
+
+    def without(self, node: Node, key: str) -> Node:
+        """Return what a node says of objects in which a key comes before the members that tell."""
+        return self._replaced(node, lambda choice: choice.without(key) if key in choice.later else choice.node)
 
     def _choice(self, node: Node) -> Choice | None:
         """Return how the branches of a union are told apart if they differ. Raises DependsError if they are not."""
         if node not in self._choices:
             parts = [part for part in node.args if not is_never(part)]
-            self._choices[node] = None
             try:
                 for part in parts:
                     self._check_same(parts[0], part, set())
+                self._choices[node] = None
             except DependsError:
-                choice = _choice_of(parts)
+                choice = None if self._any_order else self._choice_of(node, parts)
                 if choice is None:
-                    del self._choices[node]
                     raise
                 self._choices[node] = choice
         return self._choices[node]
+
+    def _choice_of(self, node: Node, parts: list[Node]) -> Choice | None:
+        """Return how a member that all branches require, and that comes first, tells them apart; None if none does."""
+        members = [self._members(part) for part in parts]
+        later = dict.fromkeys([choice.key for part in parts for choice, _ in self.choices(part)])
+        keys = {key: None for part in parts for each in _atoms(part) for key, _ in each.properties}
+        for some in members:
+            self._check_same_patterns(members[0], some, set())
+            for key in keys:
+                try:
+                    self._check_same(member_of(members[0], key), member_of(some, key), set())
+                except DependsError:
+                    later[key] = None
+        first, *others = [_declared(part) & _required(part) for part in parts]
+        for key in sorted(first.intersection(*others) - later.keys()):
+            values = [scalars_of(_inside(part, Members, partial(_member, key=key))) for part in parts]
+            branches = tuple([(some, part) for some, part in zip(values, parts, strict=True) if some is not None])
+            choice = Choice(node, key, branches, frozenset(later))
+            tells = all(sum(value in some for some, _ in branches) < len(parts) for value in choice.values)
+            if len(branches) == len(parts) and tells and all(map(choice.has_order, parts)):
+                return choice
+        return None
 
     # -------------------------------------------------------------------------------------------------------- same
 
@@ -190,43 +236,71 @@ class UniqueRules:
     ) -> None:
         if one == other:
             return
+        self._check_same_patterns(one, other, seen)
+        for key in {key: None for members in (one, other) for each in members for key, _ in each.properties}:
+            self._check_same(member_of(one, key), member_of(other, key), seen)
+
+    def _check_same_patterns(
+        self, one: tuple[Members, ...], other: tuple[Members, ...], seen: set[tuple[Node, Node]]
+    ) -> None:
+        """Raise DependsError unless two nodes ask for distinct items in the same members that they do not declare."""
         patterns = [sorted(source for each in members for source, _ in each.patterns) for members in (one, other)]
         if patterns[0] != patterns[1] or (patterns[0] and len(one) + len(other) > 2):
             raise DependsError("it stands in some branches that allow the member, not in all")
         for i in range(len(patterns[0])):
             self._check_same(one[0].patterns[i][1], other[0].patterns[i][1], seen)
-        for key in {key: None for members in (one, other) for each in members for key, _ in each.properties}:
-            self._check_same(member_of(one, key), member_of(other, key), seen)
         self._check_same(member_of(one, None), member_of(other, None), seen)
 
     # ------------------------------------------------------------------------------------------------------- check
 
-    def check(self) -> None:
+    def check(self, meter: Meter) -> None:
         """Raise DependsError unless each array is told to have distinct items, or not, by where it stands."""
-        todo, seen = [self.root], {self.root}
+        todo = [(self.root, self.root)]
+        seen = set(todo)
         while todo:
-            node = todo.pop()
-            array = self.array(node)
-            found = [*array.prefix, array.rest]
-            if array.is_unique:
-                self.listed(node)
-            members = self.members(node)
-            keys = {key: None for each in members for key, _ in each.properties}
-            found += [member_of(members, key) for key in (*keys, None)]
-            found += [value for each in members for _, value in each.patterns]
-            for key, choices in self.choices(node).items():
-                found += [self.narrowed(node, key, value) for choice, _ in choices for value in choice.values]
-            for part in found:
-                if part not in seen and self.bears(part):
-                    seen.add(part)
-                    todo.append(part)
+            node, whole = todo.pop()
+            meter.check(doing="telling which items are distinct")
+            for pair in self._checked(node, whole, meter):
+                if pair not in seen and self.bears(pair[0]):
+                    seen.add(pair)
+                    todo.append(pair)
+            if len(seen) > _MOST_CHECKED:
+                raise DependsError("it stands in too many branches")
+
+    def _checked(self, node: Node, whole: Node, meter: Meter) -> list[tuple[Node, Node]]:
+        """Return what a node says of items and members, in which there may be more to check. Raises DependsError."""
+        array, members = self.array(node), self.members(node)
+        if array.is_unique:
+            self.listed(whole)
+        found = [(array.item(i), item_of(whole, i)) for i in range(max(len(array.prefix), longest(whole)) + 1)]
+        choices = self.choices(node)
+        later = frozenset().union(*[choice.later for choice, _ in choices])
+        for choice, _ in choices:
+            found += [(self.narrowed(node, choice.key, value), whole) for value in choice.values]
+            found += [(self.without(node, key), whole) for key in choice.later]
+        atoms = _atoms(restrict(force(whole), OBJECT))
+        keys = tuple({key: None for each in (*members, *atoms) for key, _ in each.properties})
+        found += [(member_of(members, key), value_of(whole, key)) for key in keys if key not in later]
+        if not members:
+            return found
+        sources = tuple({source: None for each in (*members, *atoms) for source, _ in each.patterns})
+        classes = partition(keys, [Pattern(source) for source in sources], meter)[1] if sources else [()]
+        for inside in classes:
+            matched = frozenset([source for source, there in zip(sources, inside, strict=True) if there])
+            found.append((member_of(members, None, matched), value_of(whole, None, matched)))
+        return found
 
 
 class Choice(NamedTuple):
-    """Branches of a union, with the values by which the member of a key tells them apart."""
+    """A union of objects whose branches are told apart by the values of a member.
 
+    later: keys of members that come behind it, since what is said of them depends on the branch.
+    """
+
+    node: Node
     key: str
     branches: tuple[tuple[frozenset[Value], Node], ...]
+    later: frozenset[str]
 
     @property
     def values(self) -> frozenset[Value]:
@@ -237,22 +311,57 @@ class Choice(NamedTuple):
         """Return the branches that a value leaves."""
         return any_of([node for values, node in self.branches if value in values])
 
+    def without(self, key: str) -> Node:
+        """Return the branches that do not declare a key: where others hold, it comes behind what tells."""
+        return any_of([node for _, node in self.branches if all(key not in names(each) for each in _atoms(node))])
 
-def _choice_of(parts: list[Node]) -> Choice | None:
-    """Return how a member that all branches require tells them apart, None if none does."""
-    first, *others = [_declared(part) & _required(part) for part in parts]
-    for key in sorted(first.intersection(*others)):
-        found: list[tuple[frozenset[Value], Node]] = []
-        for part in parts:
-            values = scalars_of(_inside(part, Members, lambda one, key=key: member_of((one,), key)))  # type: ignore[misc]
-            if values is None:
-                break
-            found.append((values, part))
-        else:
-            choice = Choice(key, tuple(found))
-            if all(sum(value in values for values, _ in found) < len(found) for value in choice.values):
-                return choice
-    return None
+    def has_order(self, node: Node) -> bool:
+        """Return whether the member that tells comes first wherever a formula declares one of those that come later."""
+        return all(
+            self.key in keys[: keys.index(key)] for each in _atoms(node) for keys in (names(each),)
+            for key in self.later if key in keys
+        )  # fmt: skip
+
+    def check_order(self, node: Node) -> None:
+        """Raise DependsError unless it has this order."""
+        if not self.has_order(node):
+            raise DependsError(f"the member {self.key!r} tells whether it holds, and may come later")
+
+
+def names(node: Members) -> list[str]:
+    """Return the keys that are declared, in order."""
+    return [key for key, _ in node.properties]
+
+
+def _atoms(node: Node) -> list[Members]:
+    """Return what a formula of objects says of members, in all its branches."""
+    if isinstance(node, Members):
+        return [node]
+    if type(node) is Reference:
+        return _atoms(restrict(force(node), OBJECT))
+    return [each for part in node.args for each in _atoms(part)] if type(node) in (AllOf, AnyOf) else []
+
+
+def item_of(node: Node, index: int) -> Node:
+    """Return all that a node says of an item."""
+    return _inside(restrict(force(node), ARRAY), Items, lambda one: _item(one, index))
+
+
+def value_of(node: Node, key: str | None, matched: frozenset[str] = frozenset()) -> Node:
+    """Return all that a node says of a member; see `member_of`."""
+    return _inside(restrict(force(node), OBJECT), Members, partial(_member, key=key, matched=matched))
+
+
+def _member(one: Members, key: str | None, matched: frozenset[str] = frozenset()) -> Node:
+    return member_of((one,), key, matched)
+
+
+def longest(node: Node) -> int:
+    """Return after how many items a node says the same of all further ones."""
+    node = restrict(force(node), ARRAY)
+    if isinstance(node, Items):
+        return len(node.prefix)
+    return max(map(longest, node.args), default=0) if type(node) in (AllOf, AnyOf) else 0
 
 
 class ArrayParts:
@@ -269,16 +378,16 @@ class ArrayParts:
 
 
 class ValueRule:
-    """The rule of one node's values: see `lazy.unique.memory.Rule`."""
-
-    def __init__(self, rules: UniqueRules, node: Node, whole: Node | None) -> None:
-        self._rules, self._node, self._whole = rules, node, whole
-        self._declared: frozenset[str] | None = None
-        self._items: dict[int, ValueRule | None] = {}
-        self._members: dict[str, ValueRule | None] = {}
-        self._narrowed: dict[tuple[str, Value], tuple[ValueRule | None]] = {}
+    """The rule of one node's values: see `lazy.unique.memory.Rule`, and `UniqueRules.rule`."""
 
     has_distinct_keys = False
+
+    def __init__(self, rules: UniqueRules, node: Node, whole: Node, recorded: bool) -> None:
+        self._rules, self._node, self._whole, self._recorded = rules, node, whole, recorded
+        self._items: dict[int, ValueRule | None] = {}
+        self._members: dict[str, ValueRule | None] = {}
+        self._narrowed: dict[tuple[str, Value], ValueRule | None] = {}
+        self._without: dict[str, ValueRule | None] = {}
 
     @property
     def is_unique(self) -> bool:
@@ -287,55 +396,65 @@ class ValueRule:
 
     def among(self, written: Written) -> Written:
         """Return the values that the next item of an array must not have: what is written, and what must come later."""
-        listed = self._rules.listed(self._node)
+        listed = self._rules.listed(self._whole)
         return written if written.size >= len(listed) else listed_later(listed, written)
 
     def item(self, index: int) -> ValueRule | None:
         """Return the rule of an item; None if nothing in it has to be remembered."""
         array = self._rules.array(self._node)
-        whole = self._node if array.is_unique and self._whole is None else self._whole
-        if whole is None:
-            index = min(index, len(array.prefix))
+        index = min(index, max(len(array.prefix), self._longest))
         if index not in self._items:
             if len(self._items) > _MOST_KEPT:
                 self._items.clear()
-            items = None if whole is None else _inside(restrict(whole, ARRAY), Items, lambda one: _item(one, index))
-            self._items[index] = self._rules.rule(array.item(index), items)
+            recorded = self._recorded or array.is_unique
+            self._items[index] = self._rules.rule(array.item(index), item_of(self._whole, index), recorded)
         return self._items[index]
+
+    @cached_property
+    def _longest(self) -> int:
+        return longest(self._whole)
 
     def member(self, key: str) -> ValueRule | None:
         """Return the rule of a member; None if nothing in it has to be remembered."""
         if key not in self._members:
             if len(self._members) > _MOST_KEPT:
                 self._members.clear()
-            whole = self._whole
-            if whole is not None:
-                whole = _inside(restrict(whole, OBJECT), Members, lambda one: member_of((one,), key))
-            self._members[key] = self._rules.rule(member_of(self._rules.members(self._node), key), whole)
+            node = member_of(self._rules.members(self._node), key)
+            self._members[key] = self._rules.rule(node, value_of(self._whole, key), self._recorded)
         return self._members[key]
 
     def tells(self, key: str) -> bool:
         """Return whether the value of a member tells which branches hold."""
-        return key in self._telling
+        return any(choice.key == key for choice in self._choices)
 
     @cached_property
-    def _telling(self) -> frozenset[str]:
-        return frozenset(self._rules.choices(self._node)) if self._rules.bears(self._node) else ANY_KEY
+    def _choices(self) -> list[Choice]:
+        found = self._rules.choices(self._node) if self._rules.bears(self._node) else []
+        return [choice for choice, _ in found]
 
     def narrowed(self, key: str, value: Value) -> ValueRule | None:
         """Return the rule of objects in which a member that tells has a value."""
-        known = self._narrowed.get((key, value))
-        if known is None:
-            known = self._narrowed[key, value] = (
-                self._rules.rule(self._rules.narrowed(self._node, key, value), self._whole),
-            )
-        return known[0]
+        if (key, value) not in self._narrowed:
+            node = self._rules.narrowed(self._node, key, value)
+            self._narrowed[key, value] = self._rules.rule(node, self._whole, self._recorded)
+        return self._narrowed[key, value]
+
+    def at_key(self, key: str) -> ValueRule | None:
+        """Return the rule of objects in which a key comes before members that would tell what is said of it."""
+        if not any(key in choice.later for choice in self._choices):
+            return self
+        if key not in self._without:
+            node = self._rules.without(self._node, key)
+            self._without[key] = self._rules.rule(node, self._whole, self._recorded)
+        return self._without[key]
 
     def is_declared(self, key: str) -> bool:
         """Return whether a key certainly comes at most once: all branches declare it."""
-        if self._declared is None:
-            self._declared = ANY_KEY if self._whole is None else _declared(restrict(self._whole, OBJECT))
         return key in self._declared
+
+    @cached_property
+    def _declared(self) -> frozenset[str]:
+        return _declared(restrict(self._whole, OBJECT)) if self._recorded else ANY_KEY
 
 
 ANY_KEY: frozenset[str] = frozenset()

@@ -184,6 +184,8 @@ class Parameters:
         if rule is not None:
             if not isinstance(name, str):
                 raise DependsError("parameters may come that the schema does not declare")
+            if rule.tells(name):
+                raise DependsError(f"the parameter {name!r} tells whether it holds")
             inside = rule.member(name)
         self._value(opened, step.value, follow, sub, where, close, isinstance(name, str), inside)
         return opened

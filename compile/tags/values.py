@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -97,7 +96,7 @@ def compile_values(
             places = TextPlaces(dfa, symbols)
         except DependsError as reason:
             raise remembered.also_refused(reason) from None
-        return remembered.seen_to(table, start_around(places.place(0)), vocabulary)
+        return remembered.seen_to(table, start_around(places.start()), vocabulary)
 
 
 def node_of(schema: Schema, symbols: Symbols, asked: Request, meter: Meter) -> tuple[Node, Approximations]:
@@ -106,14 +105,15 @@ def node_of(schema: Schema, symbols: Symbols, asked: Request, meter: Meter) -> t
     Also what of the schema is not enforced.
     """
     contents, where, any_order, spelling = schema
+    asked = asked._replace(contents=contents, any_order=any_order or asked.any_order)
     found = Approximations(asked.allowed, where)
 
     def make(widened: Request, held: str | None = None) -> Value:
         nonlocal found
         found = Approximations(widened.allowed, where)
-        return value_of(contents, found, widened, meter, any_order, held)
+        return value_of(found, widened, meter, held)
 
-    value, remembered = remembering(asked._replace(contents=contents), make, meter)
+    value, remembered = remembering(asked, make, meter, where)
     rule = symbols.remember(remembered)
     if spelling is None:
         return symbols.of(value, 0, where, rule), found
@@ -132,15 +132,12 @@ def node_of(schema: Schema, symbols: Symbols, asked: Request, meter: Meter) -> t
         raise remembered.also_refused(reason) from None
 
 
-def value_of(
-    contents: Any, approximations: Approximations, asked: Request, meter: Meter, any_order: bool = False,
-    held: str | None = None,
-) -> Value:  # fmt: skip
+def value_of(approximations: Approximations, asked: Request, meter: Meter, held: str | None = None) -> Value:
     """Return the skeleton of a schema; errors say where in the whole it stands.
 
     held: a pattern of what no string and no key in a member of the value has.
     """
-    where = approximations.within
+    contents, where = asked.contents, approximations.within
     try:
         node = formula(contents, approximations=approximations, documents=asked.documents, meter=meter)
         if held is not None:
@@ -148,7 +145,7 @@ def value_of(
             inner |= {key: {"$ref": "#/$defs/inner"} for key in ("items", "additionalProperties")}
             outer = {"additionalProperties": {"$ref": "#/$defs/inner"}, "$defs": {"inner": inner}}
             node = all_of((node, formula(outer, meter=meter)))
-        return build(node, meter, any_order or asked.any_order)
+        return build(node, meter, asked.any_order)
     except SchemaError as error:
         raise error.at(placed(where, error.pointer)) from error
     except RegexError as error:

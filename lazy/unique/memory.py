@@ -49,6 +49,9 @@ class Rule(Protocol):
     def narrowed(self, key: str, value: Value) -> Rule | None:
         """Return the rule of objects in which a member that tells has a value."""
 
+    def at_key(self, key: str) -> Rule | None:
+        """Return the rule of objects in which a key comes before members that would tell what is said of it."""
+
     def is_declared(self, key: str) -> bool:
         """Return whether a key certainly comes at most once."""
 
@@ -111,9 +114,9 @@ class Level:
         elif not self.recorded and (not self.is_array or rule is None):
             return self  # nothing of it counts
         found: Level = object.__new__(Level)
-        found.below, found.is_array, found.rule = self.below, self.is_array, rule
+        found.below, found.is_array = self.below, self.is_array
         found.recorded, found.key = self.recorded, self.key
-        found.shape = self.shape if rule is self.rule else (self.shape[0], self.is_array, rule)
+        found._take(rule, self)
         found.count, found.earlier, found.last, found.name = self.count + 1, None, None, 0
         if self.recorded:
             found.earlier, found.last = self, value
@@ -122,9 +125,15 @@ class Level:
         found.among = self.among
         if written is not None and self.is_array and rule is not None:
             found.among = rule.among(written)
-        found.is_idle = rule is None and (self.below is None or self.below.is_idle)
         found.uniques = self.uniques if written is None else (*self.uniques[:-1], found)
         return found
+
+    def _take(self, rule: Rule | None, before: Level) -> None:
+        """Have a rule, that of a level before or what is left of it."""
+        self.rule, self.shape, self.is_idle = rule, before.shape, before.is_idle
+        if rule is not before.rule:
+            self.shape = before.shape[0], before.is_array, rule
+            self.is_idle = rule is None and (before.below is None or before.below.is_idle)
 
     @property
     def has_distinct_items(self) -> bool:
@@ -152,6 +161,8 @@ class Level:
         for name in Level.__slots__:
             setattr(found, name, getattr(self, name))
         found.key, found.digest = key, b""
+        if self.rule is not None:
+            found._take(self.rule.at_key(key), self)
         if self.written is not None:
             content = key.encode("utf-8", "surrogatepass")
             if content in self.written:
@@ -246,9 +257,10 @@ class Memory:
                     known = level.rule
                     if known is not None:
                         key = string_value(kept).decode("utf-8", "surrogatepass")
-                        level, rule = level.with_key(key), known.member(key)
+                        level = level.with_key(key)
                         if level is None:
                             return None
+                        rule = None if level.rule is None else level.rule.member(key)
                     kept = b""
                     continue
             elif mode == NUMBER:

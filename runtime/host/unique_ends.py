@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...lazy.unique.memory import AFTER, KEY_STRING, NUMBER, STRING, Level, Memory
+from ...lazy.unique.memory import AFTER, KEY, KEY_STRING, NUMBER, STRING, Level, Memory
 from ...lazy.unique.values import significant
 from .stack_reader import Configuration, Stack, StackReader
 
@@ -257,8 +257,8 @@ _BYTES = [bytes([byte]) for byte in range(256)]
 
 
 def _is_open(unique: Level, memory: Memory) -> bool:
-    """Return whether an item of an array is open or may come next, or a key of an object is open."""
-    return unique.is_array or (unique is memory.level and memory.mode == KEY_STRING)
+    """Return whether an item of an array is open or may come next, or a key of an object is open or must come next."""
+    return unique.is_array or (unique is memory.level and memory.mode in (KEY, KEY_STRING))
 
 
 def _ended(after: Memory, before: Memory, i: int) -> bool:

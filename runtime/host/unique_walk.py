@@ -202,13 +202,13 @@ class UniqueWalk:
 
         watched: the values that items may be equal to, all of the innermost array if None.
         """
-        items, ends = self._items, self._ends
+        items, ends, outer = self._items, self._ends, len(memory.uniques) - 1
         byte, skip, start, root = items.byte, items.skip, items.start, items.root
         found: list[TokenSet] = []
-        todo = [(root[b], root[b + 1], place, memory) for b in _likely(memory, watched) if root[b] < root[b + 1]]
+        todo = [(root[b], root[b + 1], place, memory) for b in _likely(memory, watched, outer) if root[b] < root[b + 1]]
         while todo:
             node, stop, at, before = todo.pop()
-            likely = _likely(before, watched) & ends.bytes_at(at)
+            likely = _likely(before, watched, outer) & ends.bytes_at(at)
             is_free = before.mode == STRING and ends.is_free(at)
             while node < stop:
                 here, node = node, skip[node]
@@ -223,7 +223,7 @@ class UniqueWalk:
                 if after is None:
                     found.append(items.between(start[here], start[node]))
                     continue
-                if not _may_equal(after, watched):
+                if not _may_equal(after, watched, outer):
                     continue
                 if start[here] < start[here + 1] and not ends.can_end(following, after):
                     found.append(items.between(start[here], start[here + 1]))
@@ -263,24 +263,25 @@ def _allowed(ids: NDArray[np.int64], mask: NDArray[np.uint32]) -> list[int]:
     return found
 
 
-def _may_equal(memory: Memory, watched: Written | None) -> bool:
-    """Return whether an open item may equal an earlier one; watched: those of the innermost array that count."""
-    uniques = memory.uniques
-    for i, unique in enumerate(uniques):
-        among = unique.among
-        if watched is not None:
-            if i < len(uniques) - 1:
-                continue
+def _may_equal(memory: Memory, watched: Written | None, outer: int) -> bool:
+    """Return whether an open item may equal an earlier one; watched: those of the outer-th array that count."""
+    for i, unique in enumerate(memory.uniques):
+        if watched is None or i > outer:
+            among = unique.among
+        elif i == outer:
             among = watched
+        else:
+            continue
         if memory.may_equal(unique, among):
             return True
     return False
 
 
-def _likely(memory: Memory, watched: Written | None) -> frozenset[int]:
+def _likely(memory: Memory, watched: Written | None, outer: int) -> frozenset[int]:
     """Return the bytes by which an item goes on that may equal an earlier one, and those around items."""
     level = memory.level
-    among = watched if watched is not None and level is not None and level.written is not None else memory.candidates()
+    is_outer = level is not None and level.written is not None and len(level.uniques) - 1 == outer
+    among = watched if watched is not None and is_outer else memory.candidates()
     if level is None or among is None:
         return _ALL
     mode = memory.mode

@@ -32,7 +32,7 @@ def as_rules(schema: Any, vocab: mw.Vocabulary, **options: Any) -> mw.Transition
     meter = Budget().begin()
     asked = request(schema, **options)
     symbols = Symbols()
-    value = symbols.of(value_of(asked.contents, Approximations(), asked, meter), 0, "")
+    value = symbols.of(value_of(Approximations(), asked, meter), 0, "")
     form = with_rules(Grammar({"start": value}, "start"), symbols, asked, meter)
     return compile_form(form, vocab, source="rules", meter=meter)
 

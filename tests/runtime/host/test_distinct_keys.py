@@ -146,3 +146,20 @@ def test_masks_are_the_tokens_that_can_be_taken_and_no_text_comes_to_a_dead_end(
             texts += 1
             assert jsonschema.Draft202012Validator(schema).is_valid(json.loads(text)), (schema, text)
     assert texts > 5
+
+
+@pytest.mark.parametrize("keys", [
+    {"propertyNames": {"pattern": "^[0-9]{2}$"}},
+    {"patternProperties": {"^[0-9]{2}$": {}}, "additionalProperties": False},
+])  # fmt: skip
+def test_no_further_member_begins_where_all_keys_are_used_up(keys):
+    table = mw.compile_json_schema({**OBJECT, **keys, "minProperties": 3}, VOCAB, whitespace="compact")
+    matcher = mw.Matcher(table)
+    used = random.Random(0).sample(range(100), 100)
+    for at, key in enumerate(used):
+        assert matcher.accept_tokens(written(f'{"," if at else "{"}"{key:02d}":1'))
+        if at in (50, 98, 99):
+            mask = np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")
+            assert np.flatnonzero(mask).tolist() == [t for t in range(VOCAB.size) if matcher.copy().advance(t)]
+            assert matcher.copy().advance(written(",")[0]) == (at < 99)
+    assert matcher.accept_tokens(written("}"))

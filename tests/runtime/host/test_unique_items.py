@@ -183,12 +183,11 @@ def told(word, *members):
 
 
 @pytest.mark.parametrize("word", ["anyOf", "oneOf"])
-@pytest.mark.parametrize("any_order", [False, True])
-def test_a_member_tells_in_which_branch_items_are_distinct(word, any_order):
+def test_a_member_tells_in_which_branch_items_are_distinct(word):
     set_of = {**UNIQUE, "items": {"type": "string"}}
     inner = {"anyOf": [told("x", ("n", UNIQUE)), told("y", ("n", {"type": "array"}))]}
     branches = [told("a", ("tags", set_of)), told("b", ("tags", LISTED)), told("c", ("in", inner)), told("d")]
-    table = mw.compile_json_schema({"items": {word: branches}}, VOCAB, any_order=any_order, whitespace="compact")
+    table = mw.compile_json_schema({"items": {word: branches}}, VOCAB, whitespace="compact")
     for text in (
         '{"kind":"a","tags":["x","y"]}', '{"kind":"b","tags":["x","x"]}', '{"kind":"d","tags":[1,1]}',
         '{"kind":"c","in":{"kind":"y","n":[1,1]}}', '{"kind":"c","in":{"kind":"x","n":[1,2]},"tags":[1,1]}',
@@ -196,10 +195,84 @@ def test_a_member_tells_in_which_branch_items_are_distinct(word, any_order):
         assert fits(table, f"[{text},{text}]")
     for text in ('{"kind":"a","tags":["x","x"]}', '{"kind":"c","in":{"kind":"x","n":[1,1]}}'):
         assert not fits(table, f'[{{"kind":"b","tags":["x","x"]}},{text}]')
-    first = mw.compile_json_schema({word: branches}, VOCAB, any_order=True, whitespace="compact")
-    assert fits(first, '{"tags":["x","y"],"kind":"b"}')
-    assert not fits(first, '{"tags":["x","x"],"kind":"a"}')
-    assert not fits(first, '{"tags":["x","x"],"kind":"b"}')  # as it is not told yet
+
+
+def last(word, *members):
+    """Return such objects, in which what tells comes last."""
+    found = told(word, *members)
+    return {**found, "properties": dict(reversed(found["properties"].items()))}
+
+
+SUB = [{"properties": {"sub": {"const": "x"}, "t": UNIQUE}}, {"properties": {"sub": {"const": "y"}}}]
+COMES_LATE = [
+    {"anyOf": [last("a", ("t", UNIQUE)), last("b", ("t", {"type": "array"}))]},
+    {"anyOf": [last("a", ("t", UNIQUE)), last("b", ("t", {"type": "object", "properties": {"u": UNIQUE}}))]},
+    {"anyOf": [told("a", ("t", UNIQUE)), last("b", ("t", {"type": "array"}))]},
+    {"properties": {"t": True}, "anyOf": [told("a", ("t", UNIQUE)), told("b", ("t", {"type": "array"}))]},
+    {"anyOf": [
+        {**last("a", ("sub", {"enum": ["x", "y"]})), "anyOf": [{**each, "required": ["sub"]} for each in SUB]},
+        last("b", ("sub", {"type": "integer"})),
+    ]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("schema", COMES_LATE)
+def test_what_tells_must_come_before_what_it_decides(schema):
+    with pytest.raises(SchemaError, match=r"not in all|may come later|differ further"):
+        mw.compile_json_schema(schema, VOCAB)
+    first = {"anyOf": [told("a", ("t", UNIQUE)), told("b", ("t", {"type": "array"}))]}
+    mw.compile_json_schema(first, VOCAB)
+    with pytest.raises(SchemaError, match="not in all"):
+        mw.compile_json_schema(first, VOCAB, any_order=True)
+    content = {"type": "json_schema", "json_schema": first, "any_order": True}
+    tag = {"type": "structural_tag", "format": {"type": "tag", "begin": "<t>", "content": content, "end": "</t>"}}
+    with pytest.raises(SchemaError, match="not in all"):
+        mw.compile_structural_tag(tag, VOCAB)
+
+
+INTEGERS = {**UNIQUE, "items": {"type": "integer"}}
+FEW = {"type": "array", "minItems": 3, "items": {"enum": [1, 2]}}
+NEEDS = {**UNIQUE, "prefixItems": [{"enum": ["x", "y"]}, {"const": "x"}], "minItems": 2, "items": {"type": "string"}}
+ELSEWHERE = [
+    {"allOf": [{"properties": {"a": INTEGERS}}, {"properties": {"a": FEW}}]},
+    {"properties": {"ab": FEW}, "patternProperties": {"^a": INTEGERS}},
+    {"patternProperties": {"^a": INTEGERS, "b$": FEW}},
+    {"patternProperties": {
+        "^a": {**UNIQUE, "items": {"type": ["boolean", "integer"]}},
+        "b$": {**UNIQUE, "minItems": 3, "items": {"type": ["boolean", "string"]}},
+    }},
+    {"type": "array", "allOf": [{"items": INTEGERS}, {"items": FEW}]},
+    {"anyOf": [{"properties": {"a": INTEGERS}}, {"properties": {"a": NEEDS}}]},
+    {"anyOf": [{"type": "array", "items": INTEGERS}, {"type": "array", "items": NEEDS}]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("schema", ELSEWHERE)
+def test_what_an_array_needs_counts_wherever_it_is_said(schema):
+    with pytest.raises(SchemaError, match="fewer than") as found:
+        mw.compile_json_schema(schema, VOCAB)
+    assert found.value.keyword == "uniqueItems"
+
+
+def test_arrays_within_an_array_are_told_from_items_that_came_since_the_last_mask():
+    never = {"type": "array", "items": LISTED, "contains": {"type": "number"}}
+    inner = {**UNIQUE, "prefixItems": [{"enum": [1, 2, 1.5, "a", None, True, [1], {"a": 1}]}], "items": never}
+    matcher = mw.Matcher(mw.compile_json_schema({**UNIQUE, "items": inner}, VOCAB, whitespace="compact"))
+    for text in ("[[1],", "[1.5],", "[[1.0]],"):
+        assert matcher.accept_tokens(written(text))
+        assert allowed(matcher) == [t for t in range(VOCAB.size) if matcher.copy().advance(t)]
+
+
+def test_many_members_that_tell_are_refused_within_the_budget():
+    def union(i):
+        arrays = ("a", UNIQUE), ("b", {"type": "array"})
+        branches = [{f"k{i}": {"const": word}, f"t{i}": array} for word, array in arrays]
+        return {"anyOf": [{"properties": each, "required": [f"k{i}"]} for each in branches]}
+
+    few, many = ({"type": "object", "allOf": [union(i) for i in range(count)]} for count in (3, 40))
+    mw.compile_json_schema(few, VOCAB)
+    with pytest.raises(SchemaError, match="too many branches"):
+        mw.compile_json_schema(many, VOCAB)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -362,20 +435,6 @@ def test_tags_keep_items_and_counted_keys_distinct():
         ({"type": "object", "properties": {"a": UNIQUE}}, "minimax_m3_xml", "a form of its own"),
         ({"type": "object", "properties": {"a": {"not": UNIQUE}}}, None, "under not"),
         (
-            {
-                "type": "object",
-                "required": ["a", "b"],
-                "additionalProperties": False,
-                "properties": {"a": UNIQUE, "b": {"enum": ["x", "y"]}},
-                "anyOf": [
-                    {"properties": {"a": {"maxItems": 1}, "b": {"const": "x"}}},
-                    {"properties": {"b": {"const": "y"}}},
-                ],
-            },
-            "qwen_xml",
-            "depends on that value",
-        ),
-        (
             {"type": "object", "minProperties": 2, "additionalProperties": {"type": "string"}},
             "qwen_xml",
             "might come twice",
@@ -389,6 +448,37 @@ def test_parameters_that_no_matcher_keeps_distinct_are_refused_by_name(schema, s
         mw.compile_structural_tag(tag, TAGGED)
     assert found.value.keyword in ("uniqueItems", "minProperties")
     assert found.value.pointer.startswith("/format/content/json_schema")
+
+
+def test_a_parameter_may_decide_which_parameters_follow():
+    strings = {**UNIQUE, "items": {"type": "string"}}
+    deciding = {
+        "type": "object", "required": ["k", "s"], "additionalProperties": False,
+        "properties": {"k": {"type": "array", "items": {"type": "integer"}}, "s": strings, "t": strings},
+        "anyOf": [
+            {"properties": {"k": {"maxItems": 1}}, "required": ["t"]},
+            {"properties": {"k": {"minItems": 2}, "t": False}},
+        ],
+    }  # fmt: skip
+    contents = [{"type": "json_schema", "json_schema": each, "style": "qwen_xml"} for each in (deciding, PARAMETERS)]
+    tags = [
+        {"type": "tag", "begin": f"<{name}>\n", "content": content, "end": f"\n</{name}>"}
+        for name, content in zip("ab", contents, strict=True)
+    ]
+    table = mw.compile_structural_tag(
+        {"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["<"], "tags": tags}}, TAGGED,
+        whitespace="compact",
+    )  # fmt: skip
+    for given, fits in (
+        ({"k": "[1]", "s": '["a"]', "t": '["a","b"]'}, True), ({"k": "[1]", "s": '["a"]'}, False),
+        ({"k": "[1,1]", "s": '["a","b"]'}, True), ({"k": "[1,1]", "s": '["a","a"]'}, False),
+        ({"k": "[1]", "s": '["a"]', "t": '["b","b"]'}, False), ({"k": "[1]", "s": '["b","b"]', "t": "[]"}, False),
+    ):  # fmt: skip
+        text = f"<b>\n{in_xml(names='[]', n=1)}\n</b>, <a>\n{in_xml(**given)}\n</a>"
+        assert table.accepts([*TAGGED.encode(text), 0]) == fits, given
+        matcher = mw.Matcher(table)
+        assert (matcher.accept_tokens(TAGGED.encode(text)) and matcher.is_accepting) == fits, given
+        assert not table.accepts([*TAGGED.encode(f"{text}<b>\n{in_xml(names='[1,1]', n=1)}\n</b>"), 0])
 
 
 def test_json_beside_text_of_a_grammar_is_refused_if_its_items_must_be_distinct():
@@ -557,6 +647,17 @@ REFUSED = [
     ({**UNIQUE, "contains": {"type": "string"}, "maxContains": 2}, "/uniqueItems", "contains counts"),
     ({**UNIQUE, "items": {"type": "integer", "minimum": 1, "maximum": 20}, "minItems": 21}, "/uniqueItems", "fewer"),
     ({"contains": UNIQUE}, "/contains/uniqueItems", "contains"),
+    (
+        {"properties": {"a": UNIQUE, "b": {**UNIQUE, "contains": {"const": 1}, "maxContains": 1}}},
+        "/properties/b/uniqueItems",
+        "contains counts",
+    ),
+    (
+        {"properties": {"a": UNIQUE, "b": {"anyOf": [LISTED, {**UNIQUE}]}}},
+        "/properties/b/anyOf/1/uniqueItems",
+        "not in all",
+    ),
+    ({"properties": {"a": UNIQUE, "b": {"not": {**UNIQUE}}}}, "/properties/b/not/uniqueItems", "under not"),
 ]
 
 
