@@ -12,6 +12,8 @@ stands, and so is a text. A grammar of 60 lines takes some 0.5 ms.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import NoReturn
 
@@ -99,11 +101,7 @@ class Reader:
             self.refuse(f"there are more than {MOST_RULES:,} rules: leave some out", at, MOST_RULES)
         self._skip(True)
         while self.at < len(self.text):
-            self._rule()
-            here = self.at
-            while self.deep:
-                self._read_group(*self.deep.pop())
-            self.at, self.around = here, 0
+            self._rule_and_groups()
             self._skip(True)
         for name, position in self.used.items():
             if name not in self.rules:
@@ -138,6 +136,25 @@ class Reader:
                 return
             assert found
             self.at = found.end()
+
+    def _rule_and_groups(self) -> None:
+        """Read a rule, and then the groups in it that were left for later."""
+        read: Callable[[], None] = self._rule
+        wrong, behind = None, -1
+        while True:
+            try:
+                read()
+            except GrammarError as error:  # a fault within a group that was left is what this one comes from
+                if error.limit is not None:
+                    raise
+                wrong = error
+            behind = self.at if behind < 0 else behind
+            if not self.deep:
+                break
+            read = partial(self._read_group, *self.deep.pop(0))
+        if wrong is not None:
+            raise wrong
+        self.at, self.around = behind, 0
 
     def _rule(self) -> None:
         begin = self.at
@@ -330,6 +347,7 @@ class Reader:
     def _deep_group(self, depth: int) -> Node:
         """Return a rule in place of a group, and go on behind it: it is read later, as reading it now takes calls."""
         name, begin, opened, within = f"\0group {self.at}", self.at, 0, self.around + depth
+        self.deep.append((name, begin, within))
         end = -1
         for found in (_PIECE if self.ebnf else _PIECE_OF_GBNF).finditer(self.text, begin):
             opened += {"(": 1, ")": -1}.get(found.group(), 0)
@@ -342,7 +360,6 @@ class Reader:
         if end < 0:
             self.fail("this group is never closed: add )", begin)
         self.at = end
-        self.deep.append((name, begin, within))
         return Rule(name)
 
     def _read_group(self, name: str, begin: int, around: int) -> None:

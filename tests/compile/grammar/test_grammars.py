@@ -150,7 +150,17 @@ def test_groups_deep_in_others_say_what_the_same_groups_say_elsewhere(levels, sy
 def test_a_group_deep_in_others_that_is_never_closed_is_named(levels, vocab):
     with pytest.raises(mw.errors.GrammarError, match="never closed") as error:
         mw.compile_grammar(f"root ::= {'(' * levels} [)] ')'", vocab, syntax="ebnf")
-    assert error.value.position == 9 + min(levels - 1, 100)
+    assert error.value.position == 9 + levels - 1
+
+
+@pytest.mark.parametrize("levels", [1, 101, 350, 600])
+@pytest.mark.parametrize(
+    ("inside", "at"), [('"a""', 3), ('"a"{",2}', 3), ("TagDispatch((\"<a>', w))", 13), ('"a" (* x', 5)]
+)
+def test_what_is_wrong_deep_in_groups_is_told_where_it_stands(levels, inside, at, vocab):
+    with pytest.raises(mw.errors.GrammarError) as error:
+        mw.compile_grammar(f"root ::= {'(' * levels}{inside}{')' * levels}\nw ::= 'w'", vocab, syntax="ebnf")
+    assert error.value.position == 9 + levels + at
 
 
 def test_terminals_of_terminals_end_at_the_budget(vocab):
