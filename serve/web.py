@@ -179,7 +179,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
     """Answer with the names of the wrong fields, in place of FastAPI's 422."""
     assert isinstance(error, RequestValidationError), "FastAPI calls a handler for its own kind of error"
     faults = error.errors()
-    first = _param(faults[0]["loc"]) if faults else None
+    is_json = bool(faults) and faults[0]["type"] != "json_invalid"  # otherwise the place is that of a character
+    first = _param(faults[0]["loc"]) if is_json else None
     seen = list(dict.fromkeys(map(_said, faults)))
     more = f" (and {len(seen) - _SHOWN} more)" if len(seen) > _SHOWN else ""
     return error_of(request.scope, Refused("; ".join(seen[:_SHOWN]) + more, param=first))
@@ -198,7 +199,7 @@ def _param(loc: Sequence[str | int]) -> str | None:
     return out or None
 
 
-_ALTERNATIVES = {"str", "int", "bool", "NamedTool"}
+_ALTERNATIVES = {"str", "int", "bool", "NamedTool", "AllowedChoice"}
 
 
 def _said(fault: Mapping[str, Any]) -> str:

@@ -245,7 +245,7 @@ class ItemService:
         if isinstance(request.prompt, list):
             if history and not request.exclude_history:
                 raise Refused("a prompt of tokens holds the history already: leave one out", param="history")
-            return self._checked(request.prompt, model, version)
+            return self._checked(request.prompt, model, version, False)
         text = self.settings.prompt if request.prompt is None else request.prompt
         if request.prompt is not None and history and text.count(HISTORY) != 1 and not request.exclude_history:
             raise Refused(f"the prompt must have {HISTORY} once, where the history stands", param="prompt")
@@ -259,17 +259,18 @@ class ItemService:
             if len(items) > room:
                 items = items[len(items) - room :]
                 notes.append(_note("history_cut", f"the model has room for the latest {room} items"))
-            return self._checked(model.tokens(text, items), model, version)
+            return self._checked(model.tokens(text, items), model, version, request.history is not None)
         except ConstraintError as error:
             raise of_constraint(error, "prompt", "invalid_prompt") from None
 
     @staticmethod
-    def _checked(tokens: list[int], model: ItemModel, version: Catalogue) -> list[int]:
+    def _checked(tokens: list[int], model: ItemModel, version: Catalogue, has_history: bool) -> list[int]:
         """Return a prompt's tokens. Raises Refused if the model cannot read them."""
         if not tokens:
             raise Refused(
-                "nothing is left for the model to read: it knows no item of the history", param="history",
-                code="empty_prompt",
+                "nothing is left for the model to read: "
+                + ("it knows no item of the history" if has_history else "the prompt is empty"),
+                param="history" if has_history else "prompt", code="empty_prompt",
             )  # fmt: skip
         width = 1 << 31 if model.width is None else model.width  # an engine refuses others by itself
         wrong = next((token for token in tokens if not 0 <= token < width), None)
@@ -351,7 +352,9 @@ class ItemService:
                     self._pool, lambda: shop.newest().rows_of(group.ids)
                 )
                 line = next((at for at, rows in zip(group.numbers, found, strict=True) if not rows.size), line)
-            raise Refused(said(error), param=error.argument or "id", code="invalid_item", line=line, **more) from None
+            param = "id" if error.argument in (None, "items") else error.argument  # as Python's `delete` calls it
+            why = said(error).removeprefix(f"{error.argument} ")
+            raise Refused(why, param=param, code="invalid_item", line=line, **more) from None
         except OSError as error:
             raise Refused(
                 f"the log of the catalogue {shop.name!r} cannot be written: {error.strerror}: this update "
@@ -511,21 +514,22 @@ def _check_ids(version: Catalogue, ids: Sequence[Any], param: str, **more: Any) 
     for each in ids:
         if not isinstance(each, kind):
             named = "integers" if kind is int else "strings"
-            raise Refused(f"has {each!r}, and ids of this catalogue are {named}", param=param, **more)
+            raise Refused(f"{param} has {each!r}, and ids of this catalogue are {named}", param=param, **more)
         if isinstance(each, str):
             try:
                 each.encode()
             except UnicodeEncodeError:
-                raise Refused("has a lone surrogate, which no UTF-8 spells: remove it", param=param, **more) from None
+                why = f"{param} has a lone surrogate, which no UTF-8 spells: remove it"
+                raise Refused(why, param=param, **more) from None
 
 
 def _check_sid(version: Catalogue, sid: Sequence[int], **more: Any) -> None:
     """Raise Refused for codes that are no semantic ID of a catalogue."""
     if len(sid) != version.code_tokens.length:
-        why = f"has {len(sid)} codes, and semantic IDs of this catalogue have {version.code_tokens.length}"
+        why = f"sid has {len(sid)} codes, and semantic IDs of this catalogue have {version.code_tokens.length}"
         raise Refused(why, param="sid", code="invalid_item", **more)
     if (wrong := next((code for code in sid if not 0 <= code < 1 << 31), None)) is not None:
-        raise Refused(f"has {wrong!r:.100}, which is no code", param="sid", code="invalid_item", **more)
+        raise Refused(f"sid has {wrong!r:.100}, which is no code", param="sid", code="invalid_item", **more)
     try:
         version.code_tokens.tokens(np.array(sid), None, version.table.vocab_size)
     except ConstraintError as error:

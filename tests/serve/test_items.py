@@ -220,7 +220,7 @@ def test_what_is_left_out_is_told(service):
         ({"history": ["\ud800"]}, 400, "history[0]", "unicode"),
         ({"history": ["never"]}, 400, "history", "nothing is left"),
         ({"history": []}, 400, "history", "nothing is left"),
-        ({"prompt": []}, 400, "history", "nothing is left"),
+        ({"prompt": []}, 400, "prompt", "nothing is left"),
         ({"prompt": [99_999]}, 400, "prompt", "not in 0 .. 352"),
         ({"prompt": [1] * 5000}, 400, "prompt", "room for 4096"),
         ({"prompt": [1], "history": ["hat-1"]}, 400, "history", "leave one out"),
@@ -665,6 +665,23 @@ def test_the_description_knows_which_questions_say_nothing(service):
         {"prompt": [1], "history": None},
     ):
         assert judge.is_valid(asked) != (ask(service, **asked).status_code == 400), asked
+
+
+def test_errors_name_the_field_that_is_wrong(service):
+    for fields, param, why in (
+        ({"prompt": ""}, "prompt", "the prompt is empty"), ({"prompt": []}, "prompt", "the prompt is empty"),
+        ({"history": ["never"]}, "history", "it knows no item of the history"),
+        ({"history": [1]}, "history", "history has 1, and ids of this catalogue are strings"),
+    ):  # fmt: skip
+        refused = ask(service, **fields)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param), fields
+        assert why in refused.json()["error"]["message"]
+    wrong = httpx.post(f"{service.url}/v1/retrieve", content=b'{"beams": ', headers=AS_JSON).json()["error"]
+    assert (wrong["param"], wrong["message"][:20]) == (None, "the body is not JSON")
+    gone = bulk(service, {"id": "never", "delete": True}).json()["error"]
+    assert (gone["param"], gone["message"]) == ("id", "there is no item 'never' to delete: none was removed")
+    short = put(service, "told", sid=[1, 2]).json()["error"]
+    assert (short["param"], short["message"]) == ("sid", "sid has 2 codes, and semantic IDs of this catalogue have 3")
 
 
 def test_a_wrong_method_is_told_all_right_ones(service):
