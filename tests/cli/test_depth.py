@@ -148,7 +148,7 @@ def is_member(kind: str, source: str, printed: str) -> bool:
         (["compile", "json-schema", "-"], deep.SCHEMAS["never closed"](1_000_000), 640),
         (["sample", "json-schema", "-"], deep.SCHEMAS["not"](1_000_000), 640),
         (["compile", "tags", "-"], deep.TAGS["tag"](1_000_000), 640),
-        (["compile", "grammar", "-", "--syntax", "ebnf"], deep.GRAMMARS["ebnf"]["groups"](1_000_000), 100),
+        (["compile", "grammar", "-", "--syntax", "ebnf"], deep.GRAMMARS["ebnf"]["groups"](1_000_000), 640),
         (["inspect", "grammar", "-", "--syntax", "lark"], deep.GRAMMARS["lark"]["repeats"](1_000_000), 100),
         (["sample", "regex", deep.PATTERNS["groups"](60_000)], "", 250),  # Linux takes 128 KiB in one argument
     ],
