@@ -39,8 +39,7 @@ class Remembered(NamedTuple):
 
     def seen_to(self, made: LazyTable, start: Memory, vocabulary: Vocabulary) -> LazyTable:
         """Return a table beside which matchers remember what this asks for. start: before a text."""
-        unique = UniqueItems(start, vocabulary, self.refused, self.keywords)
-        return made.seeing_to(unique, _no_table(self.refused))
+        return made.seeing_to(UniqueItems(start, vocabulary, self.keywords), _no_table(self.refused))
 
 
 def remembering(

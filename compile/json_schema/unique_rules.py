@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ...automata.budget import Meter
 from ...lazy.unique.values import Value
@@ -34,7 +34,7 @@ from .enough_values import DependsError, Listed, is_unique, listed_items, listed
 from .key_classes import partition
 
 _MOST_KEPT = 1000  # rules of items and members of one value
-_MOST_CHECKED = 2000  # formulas of values
+_MOST_NARROWED = 500  # formulas in which members have told some branches
 
 
 class UniqueRules:
@@ -55,6 +55,9 @@ class UniqueRules:
         self._listed: dict[Node, Listed] = {}
         self._objects: dict[Node, tuple[Members, ...]] = {}
         self._choices: dict[Node, Choice | None] = {}
+        self._all_choices: dict[Node, list[tuple[Choice, Node]]] = {}
+        self._told: set[Node] = set()  # formulas in which members have told some branches
+        self._open: dict[Node, bool] = {}  # unions that are being decided, and whether they have branches that differ
         self.root = root
 
     def rule(self, node: Node, whole: Node, recorded: bool = False) -> ValueRule | None:
@@ -148,16 +151,20 @@ class UniqueRules:
 
     def choices(self, node: Node) -> list[tuple[Choice, Node]]:
         """Return the choices that a node of objects has, with the formula of each. Raises DependsError."""
-        node = restrict(force(node), OBJECT)
+        if node not in self._all_choices:
+            self._all_choices[node] = self._find_choices(restrict(force(node), OBJECT))
+        return self._all_choices[node]
+
+    def _find_choices(self, node: Node) -> list[tuple[Choice, Node]]:
         parts: tuple[Node, ...] = node.args if type(node) is AllOf else (node,)
         found: list[tuple[Choice, Node]] = []
         for part in parts:
             choice = self._choice(part) if type(part) is AnyOf else None
             if choice is not None:
                 found.append((choice, part))
-        for choice, _ in found:
+        for choice, own in found:
             for part in parts:
-                if isinstance(part, Members):
+                if part is not own:
                     choice.check_order(part)
         return found
 
@@ -176,19 +183,36 @@ class UniqueRules:
         return self._replaced(node, lambda choice: choice.without(key) if key in choice.later else choice.node)
 
     def _choice(self, node: Node) -> Choice | None:
-        """Return how the branches of a union are told apart if they differ. Raises DependsError if they are not."""
-        if node not in self._choices:
-            parts = [part for part in node.args if not is_never(part)]
-            try:
-                for part in parts:
-                    self._check_same(parts[0], part, set())
-                self._choices[node] = None
-            except DependsError:
-                choice = None if self._any_order else self._choice_of(node, parts)
-                if choice is None:
-                    raise
-                self._choices[node] = choice
-        return self._choices[node]
+        """Return how the branches of a union are told apart if they differ. Raises DependsError if they are not.
+
+        Within itself a union is taken to have no such branches. If it has, what holds it differs.
+        """
+        if node in self._open:
+            if self._open[node]:
+                raise DependsError("it stands in a union that leads back to itself")
+            return None
+        if node in self._choices:
+            return self._choices[node]
+        parts = [part for part in node.args if not is_never(part)]
+        caches: tuple[dict[Node, Any], ...] = (self._choices, self._all_choices, self._arrays, self._objects)
+        sizes = [len(cache) for cache in caches]
+        self._open[node] = False
+        try:
+            for part in parts:
+                self._check_same(parts[0], part, set())
+            choice = None
+        except DependsError:
+            for cache, size in zip(caches, sizes, strict=True):  # what followed from the union having none
+                while len(cache) > size:
+                    cache.popitem()
+            self._open[node] = True
+            choice = None if self._any_order else self._choice_of(node, parts)
+            if choice is None:
+                raise
+        finally:
+            del self._open[node]
+        self._choices[node] = choice
+        return choice
 
     def _choice_of(self, node: Node, parts: list[Node]) -> Choice | None:
         """Return how a member that all branches require, and that comes first, tells them apart; None if none does."""
@@ -264,8 +288,6 @@ class UniqueRules:
                 if pair not in seen and self.bears(pair[0]):
                     seen.add(pair)
                     todo.append(pair)
-            if len(seen) > _MOST_CHECKED:
-                raise DependsError("it stands in too many branches")
 
     def _checked(self, node: Node, whole: Node, meter: Meter) -> list[tuple[Node, Node]]:
         """Return what a node says of items and members, in which there may be more to check. Raises DependsError."""
@@ -276,8 +298,12 @@ class UniqueRules:
         choices = self.choices(node)
         later = frozenset().union(*[choice.later for choice, _ in choices])
         for choice, _ in choices:
-            found += [(self.narrowed(node, choice.key, value), whole) for value in choice.values]
-            found += [(self.without(node, key), whole) for key in choice.later]
+            narrowed = [self.narrowed(node, choice.key, value) for value in choice.values]
+            narrowed += [self.without(node, key) for key in choice.later]
+            found += [(each, whole) for each in narrowed]
+            self._told.update(narrowed)
+        if len(self._told) > _MOST_NARROWED:
+            raise DependsError("members tell too many branches apart")
         atoms = _atoms(restrict(force(whole), OBJECT))
         keys = tuple({key: None for each in (*members, *atoms) for key, _ in each.properties})
         found += [(member_of(members, key), value_of(whole, key)) for key in keys if key not in later]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from ...errors import SchemaError
 from ...vocabulary.vocabulary import Vocabulary
 from .memory import Memory
 
@@ -19,16 +18,12 @@ class _Parts(dict[Any, Any]):
 class UniqueItems:
     """Which arrays of a lazy table have distinct items, and which objects distinct keys.
 
-    start: before a text. vocabulary: that of the table. refused: the error of a compiler that has
-    nothing but states. keywords: those that are enforced so.
+    start: the memory before a text. vocabulary: that of the table. keywords: those that are enforced so.
     """
 
-    def __init__(
-        self, start: Memory, vocabulary: Vocabulary, refused: SchemaError, keywords: frozenset[str]
-    ) -> None:  # fmt: skip
+    def __init__(self, start: Memory, vocabulary: Vocabulary, keywords: frozenset[str]) -> None:
         self.start = start
         self.keywords = keywords
-        self.refused = refused
         self.tokens = vocabulary.tokens
         self._vocabulary = vocabulary
 
