@@ -12,6 +12,7 @@ stands, and so is a text. A grammar of 60 lines takes some 0.5 ms.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
@@ -82,10 +83,9 @@ class Reader:
         self.texts: dict[bytes, Text] = {}
         self.classes: dict[Ranges, Node] = {}
         self.ranges: dict[int, Ranges] = {}  # of the nodes that are one character out of a set
+        self.left = 0  # groups that were left for later, each of which is a rule
         self.around = 0  # parentheses around what is being read, which has others of its own
-        self.deep: list[
-            tuple[str, int, int]
-        ] = []  # groups that are read later, by a rule's name, their place and depth
+        self.deep: deque[tuple[str, int, int]] = deque()  # groups to read later: the rule's name, place and depth
 
     def fail(self, message: str, position: int) -> NoReturn:
         raise GrammarError(message, self.text, min(position, len(self.text)))
@@ -151,7 +151,7 @@ class Reader:
             behind = self.at if behind < 0 else behind
             if not self.deep:
                 break
-            read = partial(self._read_group, *self.deep.pop(0))
+            read = partial(self._read_group, *self.deep.popleft())
         if wrong is not None:
             raise wrong
         self.at, self.around = behind, 0
@@ -347,6 +347,12 @@ class Reader:
     def _deep_group(self, depth: int) -> Node:
         """Return a rule in place of a group, and go on behind it: it is read later, as reading it now takes calls."""
         name, begin, opened, within = f"\0group {self.at}", self.at, 0, self.around + depth
+        self.left += 1
+        if self.left > MOST_RULES:
+            said = (
+                f"more than {MOST_RULES:,} groups stand {MOST_PARENTHESES} deep in others: make rules of those around"
+            )
+            self.refuse(said, begin, MOST_RULES)
         self.deep.append((name, begin, within))
         end = -1
         for found in (_PIECE if self.ebnf else _PIECE_OF_GBNF).finditer(self.text, begin):

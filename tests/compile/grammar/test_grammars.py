@@ -153,6 +153,15 @@ def test_a_group_deep_in_others_that_is_never_closed_is_named(levels, vocab):
     assert error.value.position == 9 + levels - 1
 
 
+def test_groups_deep_in_others_are_as_many_as_rules_may_be(vocab):
+    inside = '("a")'
+    few, many = (f"root ::= {'(' * 100}{inside * count}{')' * 100}" for count in (300, 6001))
+    assert mw.compile_grammar(few, vocab, syntax="ebnf").accepts(spelled(b"a" * 300))
+    with pytest.raises(mw.errors.GrammarError, match="more than 6,000 groups stand 100 deep") as error:
+        mw.compile_grammar(many, vocab, syntax="ebnf")
+    assert (error.value.limit, error.value.allowed) == ("depth", 6000)
+
+
 @pytest.mark.parametrize("levels", [1, 101, 350, 600])
 @pytest.mark.parametrize(
     ("inside", "at"), [('"a""', 3), ('"a"{",2}', 3), ("TagDispatch((\"<a>', w))", 13), ('"a" (* x', 5)]
