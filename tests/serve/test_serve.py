@@ -310,6 +310,9 @@ DEPENDS = {
     "type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "minItems": 3, "maxItems": 3,
     "if": {"contains": {"const": 7}}, "then": {"uniqueItems": True},
 }  # fmt: skip
+SETS = [{"type": "function", "function": {"name": "pick", "parameters": {
+    "properties": {"names": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}}, "required": ["names"],
+}}}]  # fmt: skip
 TOOLS = [
     {"type": "function", "function": {"name": "weather", "description": "now", "parameters": ARGUMENTS}},
     {"type": "function", "function": {"name": "stop-it"}},
@@ -736,6 +739,15 @@ def test_arguments_of_tools_keep_their_items_distinct(client, service, choice):
             picked += [call for call in answer.message.tool_calls if call.function.name == "pick"]
     assert len(picked) > 1
     assert all(len(set(json.loads(call.function.arguments)["numbers"])) == 5 for call in picked)
+
+
+def test_a_call_that_is_cut_before_its_name_is_whole_is_not_listed(client):
+    cut = 0
+    for seed in range(30):
+        (answer,) = chat(client, tools=SETS, tool_choice="required", seed=seed, max_tokens=12).choices
+        assert all(call.function.name == "pick" for call in answer.message.tool_calls or ())
+        cut += not answer.message.tool_calls
+    assert cut
 
 
 @pytest.mark.parametrize("choice", ["required", "auto"])

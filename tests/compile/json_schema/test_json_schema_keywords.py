@@ -789,3 +789,12 @@ def test_real_schemas_mean_what_their_instances_say():
             else:
                 assert found == [test["valid"] for test in case["tests"]], case["id"]
     assert refused <= 17
+
+
+def test_a_budget_that_ends_within_a_list_of_values_is_told_as_such(monkeypatch):
+    def spent(values):
+        raise mw.errors.BudgetError("the constraint needs more than 1 s", limit="seconds", allowed=1, reached=1)
+
+    monkeypatch.setattr("maskwright.compile.json_schema.keywords.one_of", spent)
+    with pytest.raises(mw.errors.BudgetError):
+        mw.compile_json_schema({"enum": [1]}, mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0))

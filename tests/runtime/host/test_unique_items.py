@@ -102,9 +102,13 @@ def test_a_token_that_begins_an_array_leaves_values_too():
     for schema in (array, {**UNIQUE, "items": array}, {"properties": {"a": array}, "required": ["a"]}):
         content = {"type": "json_schema", "json_schema": schema}
         tag = {"type": "structural_tag", "format": {"type": "tag", "begin": "<", "content": content, "end": ">"}}
-        for table in (mw.compile_json_schema(schema, vocabulary), mw.compile_structural_tag(tag, vocabulary)):
-            matcher = mw.Matcher(table)
-            assert allowed(matcher) == [t for t in range(vocabulary.size) if matcher.copy().advance(t)]
+        for begin, table in (
+            ("", mw.compile_json_schema(schema, vocabulary)), ("<", mw.compile_structural_tag(tag, vocabulary)),
+        ):  # fmt: skip
+            for opened in ("", begin, f"{begin}[", f'{begin}{{"a":'):
+                matcher = mw.Matcher(table)
+                matcher.accept_tokens(written(opened))
+                assert allowed(matcher) == [t for t in range(vocabulary.size) if matcher.copy().advance(t)]
 
 
 def scalar(rng):
@@ -213,6 +217,31 @@ def test_a_union_that_leads_back_to_itself_is_told_apart_too():
     union = {"anyOf": [told("a", ("t", UNIQUE)), told("b", ("t", LISTED))]}
     with pytest.raises(SchemaError, match="may come later"):  # what stands beside it says nothing of the order
         mw.compile_json_schema({"allOf": [union, {"anyOf": [*beside]}]}, VOCAB)
+
+
+def test_a_member_that_only_branches_declare_which_no_longer_hold_is_told_too():
+    """Another member has ruled out the branch that orders it behind what tells."""
+    first = {"x": {"type": "string"}, "kind": {"const": "a"}, "t": UNIQUE}
+    second = {"x": {"type": "integer"}, "kind": {"const": "b"}}
+    branches = [{"type": "object", "properties": each, "required": ["x", "kind"]} for each in (first, second)]
+    table = mw.compile_json_schema({"anyOf": branches}, VOCAB, whitespace="compact")
+    for text, right in (
+        ('{"x":1,"t":[1,1],"kind":"b"}', True), ('{"x":1,"kind":"b","t":[1,1]}', True),
+        ('{"x":"s","kind":"a","t":[1,1]}', False), ('{"x":"s","kind":"a","t":[1,2]}', True),
+    ):  # fmt: skip
+        assert fits(table, text) == right, text
+
+
+def test_what_another_part_needs_later_is_left_to_it():
+    needs = {"prefixItems": [{"enum": [1, 2]}, {"type": "string"}, {"const": 1}], "minItems": 3}
+    schema = {"allOf": [{"properties": {"a": UNIQUE}}, {"properties": {"a": needs}}]}
+    table = mw.compile_json_schema(schema, VOCAB, whitespace="compact")
+    assert fits(table, '{"a":[2,"x",1]}')
+    assert fits(table, '{"a":[2,"x",1,3]}')
+    matcher = mw.Matcher(table)
+    assert matcher.accept_tokens(written('{"a":['))
+    assert allowed(matcher) == [t for t in range(VOCAB.size) if matcher.copy().advance(t)]
+    assert not matcher.accept_tokens(written("1,"))
 
 
 def last(word, *members):
@@ -452,6 +481,11 @@ def test_tags_keep_items_and_counted_keys_distinct():
         ({"type": "object", "additionalProperties": UNIQUE}, "qwen_xml", "does not declare"),
         ({"type": "object", "properties": {"a": UNIQUE}}, "minimax_m3_xml", "a form of its own"),
         ({"type": "object", "properties": {"a": {"not": UNIQUE}}}, None, "under not"),
+        (
+            {"type": "object", "anyOf": [told("a", ("t", UNIQUE)), told("b", ("t", LISTED))]},
+            "glm_xml",
+            "the parameter 'kind' tells",
+        ),
         (
             {"type": "object", "minProperties": 2, "additionalProperties": {"type": "string"}},
             "qwen_xml",
